@@ -1,0 +1,36 @@
+"""FedNTD: Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated Learning, NeurIPS 2022.
+
+    loss + beta tau^2 KL( softmax(z_w/tau) || softmax(z_x/tau) ) over the classes that are not the true one
+"""
+
+import torch
+from torch import Tensor
+
+from fedflat.core import Algorithm, Part
+
+from .distillation import kl
+from .registry import NonNegative, Positive, register
+
+
+class NotTrueDistillation(Part):
+    """Keep what the received model says of the classes that are not the sample's."""
+
+    beta: float = 1.0
+    tau: float = 1.0
+
+    def term(self, out, step, me, got):
+        teacher = not_true(step.outputs(step.w).logits, step.targets)
+        student = not_true(out.logits, step.targets)
+        return self.beta * self.tau**2 * kl(teacher, student, self.tau)
+
+
+def not_true(logits: Tensor, y: Tensor) -> Tensor:
+    """The logits without the true class."""
+    columns = torch.arange(logits.shape[1] - 1, device=logits.device)
+    return logits.gather(1, columns + (columns >= y[:, None]).long())
+
+
+@register
+def fedntd(beta: NonNegative = 1.0, tau: Positive = 1.0) -> Algorithm:
+    """Distil the received model's opinion of the other classes."""
+    return Algorithm(NotTrueDistillation(beta, tau))

@@ -1,0 +1,131 @@
+"""Algorithms by name: `register` a factory, `parse` an expression such as "feddyn+man(zeta=0.15)"."""
+
+import ast
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, ParamSpec
+
+from pydantic import ConfigDict, Field, ValidationError, validate_call
+
+from fedflat.core import Algorithm, Part
+from fedflat.errors import FedflatError
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+P = ParamSpec("P")
+_factories: dict[str, Callable[..., Algorithm]] = {}
+
+
+def register(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
+    """Give a factory its name in expressions; its hyper-parameters are checked against their annotations."""
+    name = factory.__name__.replace("_", "-")
+    signature = inspect.signature(factory)
+    checked = validate_call(factory, config=ConfigDict(strict=True))
+
+    @functools.wraps(factory)
+    def build(*args: P.args, **hyper: P.kwargs) -> Algorithm:
+        for given in hyper:
+            if given not in signature.parameters:
+                raise FedflatError(f"{name} has no hyper-parameter '{given}'; {_known(given, signature.parameters)}")
+        try:
+            algorithm = checked(*args, **hyper)
+            bound = signature.bind(*args, **hyper).arguments
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise FedflatError(f"{name}: {first['loc'][0]}={first['input']!r}: {first['msg'].lower()}") from None
+        changed = [f"{k}={v!r}" for k, v in bound.items() if v != signature.parameters[k].default]
+        return Algorithm(*algorithm.parts, expression=(f"{name}({', '.join(changed)})" if changed else name,))
+
+    _factories[name] = build
+    return build
+
+
+def names() -> list[str]:
+    """The names of all algorithms and modifiers."""
+    return sorted(_factories)
+
+
+def parse(expression: str) -> Algorithm:
+    """The algorithm that an expression names; `str` of an algorithm gives it back.
+
+    >>> parse("feddyn + man(zeta=0.2)")
+    feddyn+man(zeta=0.2)
+    """
+    text = expression
+    for name in _factories:
+        text = text.replace(name, name.replace("-", "_"))
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise FedflatError(f"cannot read the algorithm '{expression}'; write for example fedsam(rho=0.05)+man") from None
+    return _build(tree, expression)
+
+
+def resolve(algorithm: Any) -> Algorithm:
+    """An Algorithm from what a caller may name one by: itself, an expression, a factory or a part."""
+    if isinstance(algorithm, str):
+        return parse(algorithm)
+    if isinstance(algorithm, Part):
+        return Algorithm(algorithm)
+    if callable(algorithm) and algorithm in _factories.values():
+        return algorithm()
+    if not isinstance(algorithm, Algorithm):
+        raise FedflatError(f"algorithm is a name such as 'fedsol' or an Algorithm, not {algorithm!r}")
+    return algorithm
+
+
+def _build(tree: ast.expr, expression: str) -> Algorithm:
+    match tree:
+        case ast.BinOp(left, ast.Add(), right):
+            return _build(left, expression) + _build(right, expression)
+        case ast.Name(name):
+            return _call(name, {})
+        case ast.Call(ast.Name(name), args, keywords):
+            hyper = {str(k.arg): _value(k.value, expression) for k in keywords}
+            return _call(name, hyper, [_value(a, expression) for a in args])
+        case _:
+            raise FedflatError(f"cannot read '{ast.unparse(tree)}' in the algorithm '{expression}'")
+
+
+def _call(name: str, hyper: dict[str, Any], args: list[Any] | None = None) -> Algorithm:
+    if factory := _factories.get(name.replace("_", "-").lower()):
+        if args:
+            raise FedflatError(f"{name}: name the hyper-parameters, as in {name}({_first_parameter(factory)}=...)")
+        return factory(**hyper)
+    for part in Part.__subclasses__():
+        if part.__name__ == name:
+            try:
+                return Algorithm(part(*(args or ()), **hyper))
+            except TypeError as error:
+                raise FedflatError(f"{name}: {error}") from None
+    raise FedflatError(f"there is no algorithm '{name}'; {_known(name, names())}")
+
+
+def _value(tree: ast.expr, expression: str) -> Any:
+    match tree:
+        case ast.Name(word) if word.lower() in ("true", "false"):
+            return word.lower() == "true"
+        case ast.Name(word):
+            return word
+        case ast.Call(ast.Name(_), _, _):
+            parts = _build(tree, expression).parts
+            if len(parts) == 1:
+                return parts[0]
+    try:
+        return ast.literal_eval(tree)
+    except ValueError:
+        raise FedflatError(f"cannot read the value '{ast.unparse(tree)}' in the algorithm '{expression}'") from None
+
+
+def _first_parameter(factory: Callable[..., Any]) -> str:
+    return next(iter(inspect.signature(factory).parameters), "name")
+
+
+def _known(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word.lower(), known, 1)
+    listed = ", ".join(known) or "none"
+    return f"known are: {listed}" + (f"; did you mean {close[0]}?" if close else "")

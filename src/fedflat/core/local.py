@@ -1,0 +1,256 @@
+"""The local round: the master loop of every algorithm, and Step, its gradient oracle.
+
+    x = start(w)
+    for k in 0..K-1:
+        e = perturb
+        D = blend(gradient of [loss + terms] at x + e) + pulls
+        x = x - rate * momentum(clip(D) + weight_decay * x)
+    uploads = finish
+
+Nothing in a step waits for the device or branches on a tensor's value, so a step can be vmapped, compiled and
+captured. The loop owns x and the velocity and updates them in place; parts are lent everything and write nothing.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedflat.errors import FedflatError
+
+from .memory import Memory, Watch, fit, initial
+from .messages import Job, Reply
+from .part import Kind, Part
+from .sgd import SGD
+from .task import Batch, Buffers, Outputs, Task
+from .vectors import Vector
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm
+
+Values = dict[str, dict[str, Any]]  # a client's memory: part -> name -> value
+Minibatches = Sequence[tuple[Batch, ...]]  # of each step
+
+
+def local_round(
+    algorithm: "Algorithm", task: Task, sgd: SGD, job: Job, memory: Values | None, data: Minibatches
+) -> tuple[Reply, Values]:
+    """One client's round: a pure function of what it received, what it kept and its minibatches."""
+    run = begin(algorithm, task, sgd, job, memory, len(data))
+    for k, batches in enumerate(data):
+        step(run, batches, k)
+    return finish(run)
+
+
+def begin(algorithm: "Algorithm", task: Task, sgd: SGD, job: Job, memory: Values | None, steps: int) -> "LocalRun":
+    """The state before the first step."""
+    values = memory or {p.name: initial(p.client_keeps, job.w) for p in algorithm.everyone if p.client_keeps}
+    run = LocalRun(algorithm, task, sgd, job, {name: dict(kept) for name, kept in values.items()}, steps)
+    for part in algorithm.filling("start"):
+        run.x0 = run.fit(run.call(part, "start", run.x0), part, "start")
+    run.x = run.x0.clone()
+    return run
+
+
+@torch.no_grad()
+def step(run: "LocalRun", batches: tuple[Batch, ...], k: Any) -> None:
+    """One step of local SGD."""
+    s = Step(run, batches, k)
+    e = s.perturbation()
+    g = s.descent(run.x if e is None else run.x + e)
+    d = s.direction(g)
+    for part in run.algorithm.filling("observe"):
+        run.watch(part, "observe", s, e, d)
+    run.sgd.move(run.x, run.velocity, run.sgd.direction(d, run.x, run.mask), s.lr)
+    run.add_rate(s.lr)
+
+
+def finish(run: "LocalRun") -> tuple[Reply, Values]:
+    """The reply and the new memory."""
+    uploads: dict[str, dict[str, Tensor]] = {}
+    for part in run.algorithm.filling("finish"):
+        sent = run.call(part, "finish", run) or {}
+        if set(sent) != set(part.client_sends):
+            raise FedflatError(
+                f"{part.name}.finish uploads {sorted(sent)} but client_sends declares {sorted(part.client_sends)}"
+            )
+        if sent:
+            uploads[part.name] = {
+                name: fit(value, part.client_sends[name], run.w, f"{part.name}: upload '{name}'")
+                for name, value in sent.items()
+            }
+    reply = Reply(
+        run.job.client, run.moved, uploads, run.buffers, run.loss, run.K, run.lr_sum, run.gradients, run.forwards
+    )
+    return reply, run.kept
+
+
+@dataclass
+class LocalRun:
+    """The state of a local round; `finish` sees it with x = x_K and may keep what it shows."""
+
+    algorithm: "Algorithm"
+    task: Task
+    sgd: SGD
+    job: Job
+    kept: Values
+    K: int
+
+    def __post_init__(self) -> None:
+        self.w = self.job.w
+        self.x0 = self.w
+        self.x = self.w
+        self.buffers: Buffers = self.job.buffers
+        self.loss = self.w.new_zeros(())
+        self.gradients = self.forwards = 0
+        self._rates: Any = 0.0
+        self.velocity = torch.zeros_like(self.w) if self.sgd.momentum else None
+        self.watch = Watch(self._lent)
+        self._constants: dict[tuple[str, str], Any] = {}
+        like = self.w
+        self.me = {
+            p.name: Memory(f"{p.name}.client_keeps", p.client_keeps, self.kept.get(p.name, {}), like)
+            for p in self.algorithm.everyone
+        }
+        self.got = {
+            p.name: Memory(f"{p.name}.server_sends", p.server_sends, dict(self.job.got.get(p.name, {})), like, False)
+            for p in self.algorithm.everyone
+        }
+
+    @cached_property
+    def moved(self) -> Vector:
+        """x_K - x_0, known at the end."""
+        return self.x - self.x0
+
+    @property
+    def lr_sum(self) -> Any:
+        """The sum of the step sizes; infinite where no step had a length, so that moved / lr_sum is 0."""
+        if isinstance(self._rates, Tensor):
+            return torch.where(self._rates == 0, math.inf, self._rates)
+        return self._rates or math.inf
+
+    def add_rate(self, lr: Any) -> None:
+        self._rates = self._rates + lr
+
+    @cached_property
+    def mask(self) -> Vector | None:
+        """1 where a coordinate is trained; None where all are."""
+        layout = self.task.layout
+        chosen = [part.trainable(layout) for part in self.algorithm.filling("trainable")]
+        if not chosen and not layout.frozen:
+            return None
+        return layout.mask(lambda name: name not in layout.frozen and all(c(name) for c in chosen), self.w)
+
+    def call(self, part: Part, slot: str, *arguments: Any) -> Any:
+        """Call a slot with the part's own memory and what it received."""
+        return self.watch(part, slot, *arguments, self.me[part.name], self.got[part.name])
+
+    def vector(self, part: Part, slot: str, *arguments: Any) -> Vector:
+        """The vector that a slot returns; one that is marked `@once` is evaluated in the first step."""
+        key = part.name, slot
+        if key in self._constants:
+            return self._constants[key]
+        value = self.fit(self.call(part, slot, *arguments), part, slot)
+        if part.is_once(slot):
+            self._constants[key] = value
+        return value
+
+    def fit(self, value: Any, part: Part, slot: str) -> Vector:
+        return fit(value, Kind.VECTOR, self.w, f"{part.name}.{slot}: the result")
+
+    def _lent(self) -> Iterator[Any]:
+        yield from (self.x, self.x0, self.w, self.moved if "moved" in vars(self) else None)
+        for values in (*self.kept.values(), *self.job.got.values()):
+            yield from values.values()
+
+
+class Step:
+    """One step as its parts see it: where it stands, and an oracle that answers with gradients."""
+
+    def __init__(self, run: LocalRun, batches: tuple[Batch, ...], k: Any):
+        self.x, self.x0, self.w = run.x, run.x0, run.w
+        self.k, self.K = k, run.K
+        self.layout = run.task.layout
+        self.lr: Any = run.job.lr
+        for part in run.algorithm.filling("rate"):
+            self.lr = run.watch(part, "rate", self.lr, k, run.K)
+        self._run = run
+        self._batches = batches
+        self._batch = batches[-1]
+        self._references: dict[tuple[int, int], tuple[Vector, Outputs]] = {}
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels of the minibatch at hand."""
+        return self._batch.y
+
+    def grad(self, y: Vector, batch: int = 0) -> Vector:
+        """The gradient at y of the client's own loss, terms included; BatchNorm's statistics stay as they are."""
+        return self._gradient(y, self._batches[batch])[0]
+
+    def outputs(self, reference: Vector) -> Outputs:
+        """What another model gives for this minibatch, without gradient; computed once a minibatch."""
+        key = id(reference), id(self._batch)
+        if key not in self._references:
+            with torch.no_grad():
+                seen = self._run.task.forward(reference, self._batch.x, self._run.buffers)
+            self._run.forwards += 1
+            self._references[key] = reference, seen  # the reference is kept so that its id stays its own
+        return self._references[key][1]
+
+    def force(self, part: Part) -> Vector:
+        """What a part does to the direction at x: the gradient of its term, plus its pull."""
+        run = self._run
+        if part not in run.algorithm.everyone:
+            raise FedflatError(f"{part.name} is no part of this algorithm; name it in `inner` of the part that uses it")
+        forces: list[Vector] = []
+        if part.fills("term"):
+
+            def objective(v: Vector) -> tuple[Tensor, None]:
+                out = run.task.forward(v, self._batch.x, run.buffers)
+                return self._batch.mean(run.call(part, "term", out, self)), None
+
+            forces.append(run.task.gradient(objective, self.x)[0])
+            run.gradients += 1
+        if part.fills("pull"):
+            forces.append(run.vector(part, "pull", self))
+        if not forces:
+            raise FedflatError(f"{part.name} exerts no force: it has neither a term nor a pull")
+        return forces[0] if len(forces) == 1 else forces[0] + forces[1]
+
+    def perturbation(self) -> Vector | None:
+        for part in self._run.algorithm.filling("perturb"):
+            return self._run.vector(part, "perturb", self)
+        return None
+
+    def descent(self, y: Vector) -> Vector:
+        """The update's gradient; its forward pass is the one that counts for the loss and for the buffers."""
+        run = self._run
+        g, (loss, run.buffers) = self._gradient(y, self._batches[-1])
+        run.loss = run.loss + loss
+        return g
+
+    def direction(self, g: Vector) -> Vector:
+        run = self._run
+        for part in run.algorithm.filling("blend"):
+            g = run.fit(run.call(part, "blend", g, self), part, "blend")
+        for part in run.algorithm.filling("pull"):
+            g = g + run.vector(part, "pull", self)
+        return g
+
+    def _gradient(self, y: Vector, batch: Batch) -> tuple[Vector, tuple[Tensor, Buffers]]:
+        run, self._batch = self._run, batch
+
+        def objective(v: Vector) -> tuple[Tensor, tuple[Tensor, Buffers]]:
+            out = run.task.forward(v, batch.x, run.buffers)
+            loss = value = batch.mean(run.task.loss(out.logits, batch.y))
+            for part in run.algorithm.filling("term"):
+                value = value + batch.mean(run.call(part, "term", out, self))
+            return value, (loss.detach(), out.buffers)
+
+        run.gradients += 1
+        return run.task.gradient(objective, y)

@@ -1,0 +1,148 @@
+"""A part is one idea of one paper, written as the slots of the round that it fills.
+
+The slots stand here in the order in which a round calls them. Whatever a part does not define is left out of the
+round and costs nothing. `srv` is the server's memory, `me` client i's, `got` what it received: each shows the names
+that this part declared, and nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+
+from torch import Tensor
+
+from fedflat.errors import FedflatError
+
+from .vectors import Layout, Vector
+
+if TYPE_CHECKING:
+    from .local import LocalRun, Step
+    from .memory import Memory
+    from .server import Replies
+    from .task import Outputs
+
+
+class Kind(Enum):
+    """What a kept or sent name holds."""
+
+    VECTOR = "vector"
+    SCALAR = "scalar"
+    MODEL = "model"
+    TABLE = "table"
+
+
+vector = Kind.VECTOR  # d numbers, zero at first
+scalar = Kind.SCALAR  # one number, zero at first
+model = Kind.MODEL  # d numbers, at first w^0 on the server and the received model on a client
+table = Kind.TABLE  # one vector for each client, held by the server
+
+Kinds = Mapping[str, Kind]
+Slot = TypeVar("Slot", bound=Callable[..., Any])
+
+
+def once(slot: Slot) -> Slot:
+    """Mark a slot whose value is the same in every step: it is evaluated once a round."""
+    slot.once = True  # type: ignore[attr-defined]
+    return slot
+
+
+@dataclass_transform(frozen_default=True)
+class Part:
+    """One idea of one paper. Every slot is optional; a concrete part is a frozen dataclass and final."""
+
+    server_keeps: ClassVar[Kinds] = {}
+    client_keeps: ClassVar[Kinds] = {}
+    server_sends: ClassVar[Kinds] = {}
+    client_sends: ClassVar[Kinds] = {}
+    batches: ClassVar[int] = 1  # minibatches that a step draws; the last one is the update's
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if any(base is not Part and issubclass(base, Part) for base in cls.__bases__):
+            raise FedflatError(f"{cls.__name__}: parts are final; put two parts into one Algorithm instead of inheriting")
+        dataclass(frozen=True)(cls)
+
+    @property
+    def name(self) -> str:
+        """The name of the idea, under which its memory is kept."""
+        return type(self).__name__
+
+    @classmethod
+    def fills(cls, slot: str) -> bool:
+        """Whether this part defines a slot."""
+        return getattr(cls, slot) is not getattr(Part, slot)
+
+    @classmethod
+    def is_once(cls, slot: str) -> bool:
+        """Whether a slot is marked `@once`."""
+        return getattr(getattr(cls, slot), "once", False)
+
+    @property
+    def inner(self) -> "tuple[Part, ...]":
+        """Parts used inside this one: their forces go to `step.force` instead of the update, all else folds as usual."""
+        return ()
+
+    # the server, before
+
+    def prepare(self, w: Vector, srv: "Memory", active: Sequence[int]) -> None:
+        """Set the memory for a round in which these clients are active."""
+
+    def broadcast(self, w: Vector, srv: "Memory", client: int, sent: "Memory") -> Vector:
+        """Return the model sent to a client; what else it is sent may be set in `sent`."""
+        raise NotImplementedError
+
+    # the client, once
+
+    def start(self, w: Vector, me: "Memory", got: "Memory") -> Vector:
+        """Return the starting point x_0."""
+        raise NotImplementedError
+
+    def trainable(self, layout: Layout) -> Callable[[str], bool]:
+        """Return which tensors are trained, as a function of their name."""
+        raise NotImplementedError
+
+    # the client, every step
+
+    def rate(self, lr: Any, k: Any, K: int) -> Any:
+        """Return the rate of step k of K."""
+        raise NotImplementedError
+
+    def perturb(self, step: "Step", me: "Memory", got: "Memory") -> Vector:
+        """Return e: the update's gradient is taken at x + e."""
+        raise NotImplementedError
+
+    def term(self, out: "Outputs", step: "Step", me: "Memory", got: "Memory") -> Tensor:
+        """Return one value per sample that is added to the loss."""
+        raise NotImplementedError
+
+    def pull(self, step: "Step", me: "Memory", got: "Memory") -> Vector:
+        """Return a vector that is added to the gradient."""
+        raise NotImplementedError
+
+    def blend(self, g: Vector, step: "Step", me: "Memory", got: "Memory") -> Vector:
+        """Return the gradient's replacement."""
+        raise NotImplementedError
+
+    def observe(self, step: "Step", e: "Vector | None", d: Vector) -> None:
+        """See the perturbation and the direction of a step."""
+
+    # the client, at the end
+
+    def finish(self, run: "LocalRun", me: "Memory", got: "Memory") -> "Mapping[str, Tensor] | None":
+        """Update the memory and return the uploads by name."""
+
+    # the server, after
+
+    def aggregate(self, w: Vector, srv: "Memory", replies: "Replies") -> Vector:
+        """Return the new model; where no part does, it is w + mean(moved)."""
+        raise NotImplementedError
+
+    def update(self, w: Vector, srv: "Memory", replies: "Replies") -> Vector:
+        """Update the server's memory and return the model after this part's correction."""
+        raise NotImplementedError
+
+
+SLOTS = (
+    "prepare broadcast start trainable rate perturb term pull blend observe finish aggregate update".split()
+)

@@ -1,0 +1,90 @@
+"""What is kept between rounds for each client: `Store` for the clients' own memories, `Table` for the server's rows.
+
+Both hold the clients seen so far and nothing for the others, so a population of a million costs nothing to open.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from fedflat.errors import FedflatError
+
+from .vectors import Vector
+
+Values = dict[str, dict[str, Any]]  # part -> name -> value
+
+
+class Store:
+    """The memories of the clients that have trained."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, Values] = {}
+
+    def get(self, client: int) -> Values | None:
+        """A client's memory, None before its first round."""
+        return self._values.get(client)
+
+    def set(self, client: int, values: Values) -> None:
+        """Keep a client's memory."""
+        if values:
+            self._values[client] = values
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._values))
+
+    def flat(self) -> dict[int, dict[str, Tensor]]:
+        """Client -> {"Part.name": value}."""
+        return {
+            client: {f"{part}.{name}": v for part, kept in self._values[client].items() for name, v in kept.items()}
+            for client in self
+        }
+
+    def load(self, flat: dict[int, dict[str, Tensor]]) -> None:
+        """The inverse of `flat`."""
+        for client, named in flat.items():
+            values = self._values.setdefault(client, {})
+            for key, value in named.items():
+                part, _, name = key.partition(".")
+                values.setdefault(part, {})[name] = value
+
+
+class Table:
+    """One row for each client, zero until it is set. `decay` scales all rows, lazily; the population mean is running."""
+
+    def __init__(self, weights: "Weights", like: Vector):
+        self.weights = weights
+        self.rows: dict[int, tuple[Vector, float]] = {}  # a row, and the log of the decay when it was set
+        self.log_decay = 0.0
+        self.average = like.new_zeros(like.shape)
+
+    def __contains__(self, client: int) -> bool:
+        return client in self.rows
+
+    def get(self, client: int) -> Vector:
+        """A client's row."""
+        if client not in self.rows:
+            return self.average.new_zeros(self.average.shape)
+        row, since = self.rows[client]
+        return row if since == self.log_decay else row * math.exp(self.log_decay - since)
+
+    def set(self, client: int, row: Vector) -> None:
+        """Rebind a client's row."""
+        if row.shape != self.average.shape or row.dtype != self.average.dtype:
+            raise FedflatError(f"a row of a table is a vector of {len(self.average)} numbers, not {tuple(row.shape)}")
+        q = self.weights.population(client)
+        change = row - self.get(client) if client in self.rows else row
+        self.average = self.average + q * change
+        self.rows[client] = row, self.log_decay
+
+    def decay(self, factor: float) -> None:
+        """Multiply every row by a factor > 0."""
+        if factor <= 0:
+            raise FedflatError(f"a table decays by a factor above 0, not by {factor}")
+        self.log_decay += math.log(factor)
+        self.average = self.average * factor
+
+    def mean(self) -> Vector:
+        """mean_N: the weighted mean over the population, rows never set counting as zero."""
+        return self.average

@@ -1,0 +1,133 @@
+"""The clients' samples as resident tensors, checked once; a minibatch is a gather and, for pixels, a normalisation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedflat.errors import FedflatError
+
+from .federation import Federation
+from .normalise import channel_statistics, normalise
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some rows of two tensors; `rows` None stands for all."""
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y) if self.rows is None else len(self.rows)
+
+    def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """The samples at these places."""
+        if self.rows is not None:
+            rows = self.rows[rows]
+        return self.x[rows], self.y[rows]
+
+
+class Inputs:
+    """What happens to x on its way into the model: pixels are normalised, numbers take the model's type."""
+
+    def __init__(self, training: Iterable[Tensor], dtype: torch.dtype, device: torch.device):
+        arrays = list(training)
+        self.dtype = dtype
+        self.pixels = arrays[0].dtype == torch.uint8 and arrays[0].ndim >= 3
+        if self.pixels:
+            self.mean, self.std = (s.to(device) for s in channel_statistics(arrays))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.pixels:
+            return normalise(x, self.mean, self.std, self.dtype)
+        if x.is_floating_point() or x.dtype in (torch.uint8, torch.bool):
+            return x.to(self.dtype)
+        return x
+
+
+class Population:
+    """All clients: their samples, their sizes, and how inputs are prepared."""
+
+    def __init__(self, clients: Any, dtype: torch.dtype, device: torch.device):
+        if isinstance(clients, Federation):
+            x, y = _checked(clients.train, "the training data", device)
+            self.clients = [Samples(x, y, rows.to(device)) for rows in clients.parts]
+            arrays = [x]
+        else:
+            self.clients = [Samples(*_checked(pair, f"client {i}", device)) for i, pair in enumerate(_items(clients))]
+            arrays = [c.x for c in self.clients]
+        self.sizes = [len(c) for c in self.clients]
+        if 0 in self.sizes:
+            raise FedflatError(f"client {self.sizes.index(0)} has no samples; leave it out or give it some")
+        self._check_shapes()
+        self.inputs = Inputs(arrays, dtype, device)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def samples(self, pair: Any, what: str) -> Samples:
+        """Samples from outside the training data, such as a test set, that fit it."""
+        samples = Samples(*_checked(pair, what, self.clients[0].x.device))
+        if not len(samples):
+            raise FedflatError(f"{what} has no samples")
+        _check_like(samples, self.clients[0], what)
+        return samples
+
+    def _check_shapes(self) -> None:
+        first = self.clients[0]
+        for i, client in enumerate(self.clients):
+            if client.x is not first.x:
+                _check_like(client, first, f"client {i}")
+
+
+def check_labels(samples: Samples, classes: int, what: str) -> None:
+    """Labels have to be whole numbers from 0 to classes - 1."""
+    y = samples.y if samples.rows is None else samples.y[samples.rows]
+    if y.is_floating_point():
+        raise FedflatError(f"{what}: labels are {y.dtype}, but cross-entropy needs whole numbers; or pass your own loss")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        wrong = low if low < 0 else high
+        raise FedflatError(f"{what} has the label {wrong}, which is outside the model's {classes} classes")
+
+
+def _items(clients: Any) -> Sequence[Any]:
+    if isinstance(clients, str | bytes | Tensor) or not isinstance(clients, Iterable):
+        kind = type(clients).__name__
+        raise FedflatError(f"clients is a sequence of (x, y) pairs, a Federation or a function of the seed, not a {kind}")
+    items = list(clients)  # type: ignore[reportUnknownArgumentType]
+    if not items:
+        raise FedflatError("clients is empty; there has to be at least one client")
+    return items
+
+
+def _checked(pair: Any, what: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise FedflatError(f"{what} has to be a pair (x, y), not {type(pair).__name__}")
+    try:
+        x, y = (torch.as_tensor(t).detach() for t in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FedflatError(f"{what}: x and y have to be tensors or arrays ({error})") from None
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        found = f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}"
+        raise FedflatError(f"{what}: x and y need one row for each sample, but {found}")
+    for name, tensor in (("x", x), ("y", y)):
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            row = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0] if tensor.ndim > 1 else (~tensor.isfinite()).nonzero()[0])
+            raise FedflatError(f"{what}: {name} holds a NaN or an infinite number in row {row}")
+    if not y.is_floating_point() and y.dtype != torch.bool:
+        y = y.long()
+    return x.to(device), y.to(device)
+
+
+def _check_like(samples: Samples, first: Samples, what: str) -> None:
+    for name, tensor, like in (("x", samples.x, first.x), ("y", samples.y, first.y)):
+        if tensor.shape[1:] != like.shape[1:] or tensor.dtype != like.dtype:
+            raise FedflatError(
+                f"{what}: {name} holds {tensor.dtype} samples of shape {tuple(tensor.shape[1:])}, "
+                f"but client 0's are {like.dtype} of shape {tuple(like.shape[1:])}"
+            )

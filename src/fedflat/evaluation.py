@@ -1,0 +1,97 @@
+"""How good a model is: accuracy, loss and the caller's own metrics, in eval mode and in large batches."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedflat.core import Buffers, Task, Vector
+from fedflat.data.population import Inputs, Samples
+from fedflat.errors import FedflatError
+
+Metric = Callable[[Any, Tensor], Any]
+BATCH = 1000
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: Inputs, metrics: Mapping[str, Metric]
+) -> dict[str, float | None]:
+    """test_accuracy, test_loss, and test_NAME for each metric."""
+    outputs, y = predict(task, w, buffers, samples, inputs)
+    loss = task.loss(outputs, y)
+    row: dict[str, float | None] = {"test_accuracy": accuracy(outputs, y), "test_loss": float(loss.mean())}
+    for name, metric in metrics.items():
+        row[f"test_{name}"] = float(metric(outputs, y))
+    return row
+
+
+@torch.no_grad()
+def predict(task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """The model's outputs for all samples, and their labels."""
+    task.module.eval()
+    try:
+        pieces: list[tuple[Tensor, Tensor]] = []
+        for start in range(0, len(samples), BATCH):
+            x, y = samples.take(slice(start, start + BATCH))
+            pieces.append((task.forward(w, inputs(x), buffers).logits, y))
+    finally:
+        task.module.train()
+    return torch.cat([o for o, _ in pieces]), torch.cat([y for _, y in pieces])
+
+
+def accuracy(outputs: Tensor, y: Tensor) -> float | None:
+    """The fraction of right classes; None where the outputs are no classes."""
+    if y.is_floating_point() or outputs.ndim != y.ndim + 1:
+        return None
+    return float((outputs.argmax(1) == y).double().mean())
+
+
+@torch.no_grad()
+def recalibrated(task: Task, w: Vector, buffers: Buffers, clients: Iterable[Samples], inputs: Inputs) -> Buffers:
+    """BatchNorm statistics of this very model: the plain mean over batches of these clients' data."""
+    norms = [m for m in task.module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    momenta = [m.momentum for m in norms]
+    for norm in norms:
+        norm.momentum = None  # torch then keeps a cumulative mean, counted by num_batches_tracked
+    fresh = {name: torch.ones_like(b) if name.endswith("running_var") else torch.zeros_like(b) for name, b in buffers.items()}
+    keys = {f"{path}.{key}" for path, m in task.module.named_modules() if m in norms for key, _ in m.named_buffers()}
+    current = {name: fresh[name] if name in keys else b for name, b in buffers.items()}
+    for samples in clients:
+        for start in range(0, len(samples), BATCH):
+            x, _ = samples.take(slice(start, start + BATCH))
+            current = task.forward(w, inputs(x), current).buffers
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return current
+
+
+def check_outputs(task: Task, samples: Samples, inputs: Inputs, classes: bool) -> int | None:
+    """Pass two samples through the model: does it take the data, and how many classes does it tell apart?"""
+    x, y = samples.take(slice(0, 2))
+    x = inputs(x)
+    found = f"samples of shape {tuple(x.shape[1:])} ({x.dtype})"
+    task.module.eval()
+    try:
+        with torch.no_grad():
+            outputs = task.forward(task.vector, x, task.buffers).logits
+    except Exception as error:
+        raise FedflatError(f"the model does not take the clients' data, {found}: {error}") from error
+    finally:
+        task.module.train()
+    if not classes:
+        try:
+            loss = task.loss(outputs, y)
+        except Exception as error:
+            raise FedflatError(f"the loss does not take the model's outputs and the clients' labels: {error}") from error
+        if not isinstance(loss, Tensor) or (loss.ndim and len(loss) != len(y)):
+            raise FedflatError("the loss has to return one value per sample, or their mean, as a tensor")
+        return None
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(y) or outputs.shape[2:] != y.shape[1:]:
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise FedflatError(
+            f"for {len(y)} samples with labels of shape {tuple(y.shape)} the model gives {shape}; "
+            "cross-entropy needs one score for each class, (samples, classes); or pass your own loss"
+        )
+    return outputs.shape[1]

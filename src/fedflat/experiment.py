@@ -1,0 +1,356 @@
+"""The run loop: one model, many clients, round after round."""
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from . import algorithms, engines
+from .config import Settings, validated
+from .core import SGD, Algorithm, Batch, Reply, Server, Store, Task, Weights, cross_entropy
+from .core.messages import size
+from .core.task import Loss, check_dtype
+from .data.batches import minibatches
+from .data.federation import Federation
+from .data.participation import Participation, participation as participation_of
+from .data.population import Inputs, Population, Samples, check_labels
+from .device import autocast, device_of, exact
+from .engines import Work
+from .errors import FedflatError, RunError
+from .evaluation import Metric, check_outputs, evaluate, recalibrated
+from .results import RunFolder
+from .seeds import generator
+
+Row = dict[str, Any]
+Callback = Callable[[int, Row, "Simulation"], Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind."""
+
+    model: nn.Module
+    vector: Tensor
+    history: list[Row]
+    costs: dict[str, float | None]
+    memories: dict[int, dict[str, Tensor]]
+
+
+def simulate(
+    algorithm: Any,
+    model: Any,
+    clients: Any,
+    *,
+    test: Any = None,
+    rounds: int = 100,
+    participation: Any = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = 50,
+    lr: Any = 0.01,
+    lr_decay: float = 1.0,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    clip: float | None = None,
+    weighting: str = "samples",
+    loss: Loss | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    buffers: str = "average",
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "float32",
+    engine: Any = "auto",
+    eval_every: int = 1,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Result:
+    """Train one model on many clients and return it with its history and its measured costs.
+
+    `algorithm` is a name, an expression such as "feddyn+man(zeta=0.15)" or an Algorithm; `model` an nn.Module (copied;
+    its weights are the start) or a function of the seed; `clients` a sequence of (x, y) pairs, a Federation or a
+    function of the seed. A round trains on the active clients for `epochs` passes (5) or `steps` minibatches each.
+
+    `participation`: None for ten clients a round, a fraction (0.1), a count (25), a schedule ([[0, 2], [1]]) or a
+    Participation. `lr` may be a function of (t, rounds). `loss(outputs, y)` returns one value per sample or their mean.
+    A callback is called with (round, row, state) after each round and ends the run by returning True. With `out` the
+    run is kept in a folder, and `resume=True` goes on from what is there.
+    """
+    given = dict(locals())
+    settings = validated(Settings, {name: given[name] for name in Settings.model_fields})
+    simulation = Simulation(
+        settings, algorithms.resolve(algorithm), model, clients, test, participation, loss, metrics or {}, engine
+    )
+    return simulation.run(callbacks, out, _config(simulation, participation))
+
+
+@dataclass
+class Totals:
+    """What has been sent and computed so far."""
+
+    jobs: int = 0
+    steps: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    gradients: int = 0
+    forwards: int = 0
+
+    def add(self, row: Row) -> None:
+        """Count a round."""
+        self.jobs += row["active"]
+        for name in ("steps", "bytes_down", "bytes_up", "gradients", "forwards"):
+            setattr(self, name, getattr(self, name) + row[name])
+
+
+class Simulation:
+    """A run in progress; what callbacks see as `state`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        algorithm: Algorithm,
+        model: Any,
+        clients: Any,
+        test: Any,
+        participation: Any,
+        loss: Loss | None,
+        metrics: Mapping[str, Metric],
+        engine: Any,
+    ):
+        self.settings, self.algorithm, self.metrics = settings, algorithm, metrics
+        self.device = device_of(settings.device, settings.precision)
+        self._model = _model(model, settings.seed).to(self.device)
+        dtype = check_dtype(self._model)
+        self.task = Task(
+            self._model,
+            loss or cross_entropy,
+            inside=algorithm.looks_inside,
+            autocast=autocast(self.device, settings.precision),
+        )
+        clients = clients(settings.seed) if callable(clients) else clients
+        self.population = Population(clients, dtype, self.device)
+        if test is None and isinstance(clients, Federation):
+            test = clients.test
+        self.test = None if test is None else self.population.samples(test, "test")
+        self._check_fit(classes=loss is None)
+        self.participation: Participation = participation_of(participation, len(self.population))
+        self.server = Server(
+            algorithm, self.task.vector, self.task.buffers, Weights(self.population.sizes, settings.weighting)
+        )
+        self.store = Store()
+        self.work = Work(
+            algorithm,
+            self.task,
+            SGD(settings.momentum, settings.weight_decay, settings.clip),
+            self._data,
+            settings.seed,
+            own_buffers=settings.buffers == "local" and bool(self.task.buffers),
+        )
+        self.engine = self._choose(engine)
+        self.round = 0
+        self.active: list[int] = []
+        self.history: list[Row] = []
+        self.totals = Totals()
+        self.folder: RunFolder | None = None
+
+    @property
+    def vector(self) -> Tensor:
+        """The server's model as one flat vector."""
+        return self.server.w
+
+    @property
+    def model(self) -> nn.Module:
+        """The server's model, a copy."""
+        return self.task.module_at(self.server.w, self.server.buffers, self._model)
+
+    @property
+    def memories(self) -> dict[int, dict[str, Tensor]]:
+        """Client -> {"Part.name": value}."""
+        return self.store.flat()
+
+    def run(self, callbacks: Sequence[Callback], out: str | Path | None, config: Mapping[str, Any]) -> Result:
+        """Train until the last round, or until a callback returns True."""
+        if out is None and self.settings.resume:
+            raise FedflatError("resume needs `out`, the folder of the run to go on with")
+        with contextlib.ExitStack() as stack:
+            if out is not None:
+                self.folder = stack.enter_context(RunFolder(Path(out), self, config))
+            stack.callback(self.engine.close)
+            stack.enter_context(exact(self.settings.precision))
+            for row in self._rounds():
+                if any([callback(self.round, row, self) is True for callback in callbacks]):
+                    break
+        return Result(self.model, self.vector.clone(), self.history, self._costs(), self.memories)
+
+    def _rounds(self) -> Iterator[Row]:
+        if self.round < self.settings.rounds:
+            self.engine.open(self.work)
+        while self.round < self.settings.rounds:
+            row = self._round(self.round + 1)
+            self.history.append(row)
+            self.totals.add(row)
+            if self.folder is not None:
+                self.folder.append(row)
+            if not bool(self.server.w.isfinite().all()):
+                raise RunError(f"round {self.round}: {self.algorithm} diverged, the model is no longer finite")
+            yield row
+
+    def _round(self, round: int) -> Row:
+        began = time.perf_counter()
+        lr = self.settings.rate(round - 1)
+        self.active = self.participation.active(round, len(self.population), self.settings.seed)
+        sent: list[int] = []
+        replies: list[Reply] = []
+
+        def assignments() -> Iterator[tuple[Any, Any]]:
+            for job in self.server.open(self.active, round, lr):
+                sent.append(job.bytes)
+                yield job, self.store.get(job.client)
+
+        for reply, memory in self.engine.train(assignments()):
+            self.store.set(reply.client, memory)
+            replies.append(reply)
+        replies.sort(key=lambda r: r.client)
+        self.server.close(replies)
+        self.round = round
+        return {
+            "round": round,
+            "lr": lr,
+            "active": len(replies),
+            **self._evaluate(),
+            "train_loss": sum(float(r.loss) for r in replies) / sum(r.steps for r in replies),
+            "bytes_down": sum(sent),
+            "bytes_up": sum(r.bytes for r in replies),
+            "steps": sum(r.steps for r in replies),
+            "gradients": sum(r.gradients for r in replies),
+            "forwards": sum(r.forwards for r in replies),
+            "seconds": time.perf_counter() - began,
+        }
+
+    def _evaluate(self) -> Row:
+        names = ["test_accuracy", "test_loss", *(f"test_{name}" for name in self.metrics)]
+        last = self.round == self.settings.rounds
+        if self.settings.buffers == "recalibrate" and self.task.buffers and (self._due or last):
+            clients = [self.population.clients[i] for i in self.active]
+            self.server.buffers = recalibrated(
+                self.task, self.server.w, self.server.buffers, clients, self.population.inputs
+            )
+        if self.test is None or not (self._due or last):
+            return dict.fromkeys(names)
+        return evaluate(
+            self.task, self.server.w, self.server.buffers, self.test, self.population.inputs, self.metrics
+        )
+
+    @property
+    def _due(self) -> bool:
+        return self.round % self.settings.eval_every == 0
+
+    def _data(self, client: int, round: int) -> "LocalData":
+        rows = self._rows(client, round)
+        return LocalData(self.population.clients[client], rows, self.population.inputs, self.algorithm.batches)
+
+    def _rows(self, client: int, round: int) -> Sequence[Any]:
+        rng = generator(self.settings.seed, "batches", round, client)
+        return minibatches(self.population.sizes[client], self.settings.batch_size, **self.settings.length, rng=rng)
+
+    def _costs(self) -> dict[str, float | None]:
+        t = self.totals
+        if not t.steps:
+            return dict.fromkeys(("down", "up", "gradients", "forwards", "flops"))
+        one = size([self.task.vector, *self.task.buffers.values()])
+        return {
+            "down": t.bytes_down / t.jobs / one,
+            "up": t.bytes_up / t.jobs / one,
+            "gradients": t.gradients / t.steps,
+            "forwards": t.forwards / t.steps,
+            "flops": self._flops(),
+        }
+
+    def _flops(self) -> float | None:
+        """The arithmetic of one local step, FedAvg's being 1; None where torch cannot count the model's operators."""
+
+        def count(algorithm: Algorithm) -> int:
+            server = Server(algorithm, self.task.vector, self.task.buffers, self.server.weights)
+            (job,) = server.open([0], 1, 0.0)
+            rows = self._rows(0, 1)[: algorithm.batches]
+            first = LocalData(self.population.clients[0], rows, self.population.inputs, algorithm.batches)
+            work = replace(self.work, algorithm=algorithm, data=lambda client, round: first, own_buffers=False)
+            with FlopCounterMode(display=False) as counter:
+                work(job, None)
+            return counter.get_total_flops()
+
+        plain = count(Algorithm())
+        return count(self.algorithm) / plain if plain else None
+
+    def _choose(self, engine: Any) -> engines.Engine:
+        """The engine; what "auto" compares is counted, so that a repeat chooses the same."""
+        active = len(self.participation.active(1, len(self.population), self.settings.seed))
+        mean = sum(self.population.sizes) / len(self.population)
+        batch = min(self.settings.batch_size or mean, mean)
+        steps = self.settings.steps or (self.settings.epochs or 5) * mean / batch
+        return engines.choose(
+            engine,
+            cuda=self.device.type == "cuda",
+            active=active,
+            steps=int(self.settings.rounds * active * steps),
+            flops=6 * self.task.layout.length * batch,
+        )
+
+    def _check_fit(self, classes: bool) -> None:
+        inputs = self.population.inputs
+        first = self.population.clients[0]
+        count = check_outputs(self.task, first, inputs, classes)
+        if count is not None:
+            for i, samples in enumerate(self.population.clients):
+                check_labels(samples, count, f"client {i}")
+            if self.test is not None:
+                check_labels(self.test, count, "test")
+
+
+class LocalData:
+    """The minibatches of one local round, gathered when they are needed."""
+
+    def __init__(self, samples: Samples, rows: Sequence[Any], inputs: Inputs, per_step: int):
+        self.samples, self.rows, self.inputs, self.per_step = samples, rows, inputs, per_step
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.per_step
+
+    def __iter__(self) -> Iterator[tuple[Batch, ...]]:
+        for k in range(len(self)):
+            yield tuple(self._batch(rows) for rows in self.rows[k * self.per_step : (k + 1) * self.per_step])
+
+    def _batch(self, rows: Any) -> Batch:
+        x, y = self.samples.take(rows)
+        return Batch(self.inputs(x), y)
+
+
+def _model(model: Any, seed: int) -> nn.Module:
+    if not isinstance(model, nn.Module) and callable(model):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator(seed, "model").integers(2**62)))
+            model = model(seed)
+    if not isinstance(model, nn.Module):
+        raise FedflatError(f"model is an nn.Module or a function seed -> nn.Module, not {model!r}")
+    return copy.deepcopy(model)
+
+
+def _config(simulation: Simulation, participation: Any) -> dict[str, Any]:
+    """The configuration of a run made in Python, spelled as the options are."""
+    settings = simulation.settings.model_dump(exclude={"resume", "lr"})
+    lr = simulation.settings.lr
+    return {
+        "algorithm": str(simulation.algorithm),
+        **{name.replace("_", "-"): value for name, value in settings.items()},
+        "batch-size": settings["batch_size"] or "full",
+        "lr": lr if isinstance(lr, float | int) else getattr(lr, "__qualname__", repr(lr)),
+        "participation": participation if isinstance(participation, int | float) else repr(participation),
+        "engine": simulation.engine.name,
+    }

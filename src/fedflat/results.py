@@ -1,0 +1,138 @@
+"""A run's folder: config.toml, facts.json, metrics.jsonl (one line a round), checkpoint/, model.safetensors."""
+
+import fcntl
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as save_tensors
+
+from . import checkpoint
+from .errors import FedflatError
+
+if TYPE_CHECKING:
+    from .experiment import Row, Simulation
+
+CHECKPOINT_SECONDS = 30.0
+FREE_TO_CHANGE = ("rounds", "resume", "device", "engine", "eval-every")  # a run may go on with others of these
+
+
+class RunFolder:
+    """Keeps a run while it goes on; whoever enters it holds the folder alone."""
+
+    def __init__(self, path: Path, simulation: "Simulation", config: Mapping[str, Any]):
+        self.path, self.simulation, self.config = path, simulation, config
+        self.notes: list[str] = []
+        self._saved = time.monotonic()
+
+    def __enter__(self) -> "RunFolder":
+        resume = self.simulation.settings.resume
+        if (self.path / "metrics.jsonl").exists() and not resume:
+            raise FedflatError(f"{self.path} holds a run already; choose another folder, or go on with resume")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until the run ends
+        except OSError as error:
+            raise FedflatError(f"cannot write to {self.path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise FedflatError(f"another run is writing to {self.path}") from None
+        self._identity = {k: v for k, v in self.config.items() if k not in FREE_TO_CHANGE} | _made_of(self.simulation)
+        if resume:
+            self._restore()
+        checkpoint.replace(self.path / "config.toml", toml(self.config).encode())
+        checkpoint.replace(self.path / "facts.json", json.dumps(facts(self.simulation), indent=1).encode())
+        self._metrics = open(self.path / "metrics.jsonl", "a")  # noqa: SIM115 - appended to until the run ends
+        return self
+
+    def append(self, row: "Row") -> None:
+        """Add a round's line, and a checkpoint when the last one is old."""
+        self._metrics.write(json.dumps(row) + "\n")
+        self._metrics.flush()
+        if time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self.path / "checkpoint", self.simulation, self._identity)
+        self._saved = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._metrics.close()
+        try:
+            interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+            if kind is None or interrupted:
+                self.save()
+            if kind is None:
+                state = self.simulation.model.state_dict()
+                content = save_tensors({name: t.detach().cpu().clone() for name, t in state.items()})
+                checkpoint.replace(self.path / "model.safetensors", content)
+        finally:
+            self._lock.close()
+
+    def _restore(self) -> None:
+        note = checkpoint.load(self.path / "checkpoint", self.simulation, self._identity)
+        if note:
+            self.notes.append(note)
+        rows = rows_of(self.path / "metrics.jsonl", self.simulation.round)
+        if len(rows) != self.simulation.round:
+            raise FedflatError(f"{self.path}/metrics.jsonl lacks rounds that the checkpoint has; it cannot be resumed")
+        self.simulation.history = rows
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        checkpoint.replace(self.path / "metrics.jsonl", lines.encode())
+
+
+def rows_of(path: Path, rounds: int | None = None) -> "list[Row]":
+    """The rows of a metrics file up to a round; a torn last line is left out."""
+    rows: list[Row] = []
+    if not path.exists():
+        return rows
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if rounds is not None and row["round"] > rounds:
+            break
+        rows.append(row)
+    return rows
+
+
+def facts(simulation: "Simulation") -> dict[str, Any]:
+    """What a run's numbers may depend on beside its configuration."""
+    return {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(simulation.device) if simulation.device.type == "cuda" else "cpu",
+        "engine": simulation.engine.name,
+        "parameters": simulation.task.layout.length,
+        "objective": f"clients weighted by {simulation.settings.weighting}",
+    }
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Flat TOML; what is None is left out."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
+
+
+def _made_of(simulation: "Simulation") -> dict[str, str]:
+    """Digests of the initial model and of the clients' sizes, which name a run as much as its settings do."""
+    initial = simulation.task.vector.cpu().numpy().tobytes()
+    sizes = np.asarray(simulation.population.sizes, dtype=np.int64).tobytes()
+    return {
+        "initial model": hashlib.sha256(initial).hexdigest()[:16],
+        "sizes of the clients": hashlib.sha256(sizes).hexdigest()[:16],
+    }
