@@ -210,9 +210,9 @@ class Step:
         forces: list[Vector] = []
         if part.fills("term"):
 
-            def objective(v: Vector) -> tuple[Tensor, None]:
+            def objective(v: Vector) -> tuple[Tensor, tuple[()]]:
                 out = run.task.forward(v, self._batch.x, run.buffers)
-                return self._batch.mean(run.call(part, "term", out, self)), None
+                return self._batch.mean(run.call(part, "term", out, self)), ()
 
             forces.append(run.task.gradient(objective, self.x)[0])
             run.gradients += 1

@@ -35,6 +35,7 @@ from fedflat.errors import FedflatError
 from fedflat.seeds import generator
 
 Ints = NDArray[np.int64]
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 LEAST = 10  # samples that lda wants every client to have
 SHARES = 200_000_000  # shares that lda may draw before it gives up, some seconds; CIFAR-10 at lda:0.05 takes a tenth
@@ -186,14 +187,12 @@ def _parse(spec: str) -> tuple[_Rule, float]:
 
 
 def _checked(labels: object, clients: Any) -> tuple[Ints, int]:
-    if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in _INTEGERS:
+    if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in INTEGERS:
         found = f"{labels.dim()}-D {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise FedflatError(f"the labels must be a 1-D tensor of integers, not {found}")
     if isinstance(clients, bool) or not isinstance(clients, Integral) or int(clients) < 1:
         raise FedflatError(f"the number of clients must be a positive integer, not {clients!r}")
-    if clients > len(labels):
-        raise FedflatError(f"{clients} clients cannot share {len(labels)} samples: there must be a sample for each")
-    return labels.numpy(force=True).astype(np.int64), int(clients)
-
-
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    y, count = labels.numpy(force=True).astype(np.int64), int(clients)
+    if count > len(y):
+        raise FedflatError(f"{count} clients cannot share {len(y)} samples: there must be a sample for each")
+    return y, count

@@ -1,0 +1,48 @@
+"""What is measured equals the cost table: vectors down and up in units of the model, gradients and forwards a step."""
+
+import pytest
+from federations import NAMES, network, train
+
+COST = {  # down, up, gradients, forwards
+    "fedavg": (1, 1, 1, 0),
+    "fedprox": (1, 1, 1, 0),
+    "scaffold": (2, 2, 1, 0),
+    "feddyn": (1, 1, 1, 0),
+    "fedntd": (1, 1, 1, 1),
+    "fedsam": (1, 1, 2, 0),
+    "fedsol": (1, 1, 2, 1),
+    "fednsam": (2, 1, 1, 0),
+    "fedscar": (2, 1, 1, 0),
+    "man": (1, 1, 1, 0),
+    "fedsam+man": (1, 1, 2, 0),
+    "fedsam+scaffold": (2, 2, 2, 0),
+    "fedsol(proximal=prox)": (1, 1, 1, 0),
+    "fedsol(proximal=scaffold)": (2, 2, 1, 0),
+    "fedsol(proximal=dyn)": (1, 1, 1, 0),
+}
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes:2"])
+@pytest.mark.parametrize("name", COST)
+def test_measured_cost(name, engine):
+    costs = train(name, engine=engine).costs
+    assert (costs["down"], costs["up"], costs["gradients"], costs["forwards"]) == COST[name]
+
+
+def test_every_algorithm_has_its_row():
+    assert set(NAMES) <= set(COST)
+
+
+def test_buffers_travel_with_the_model_and_count_as_part_of_it():
+    result = train("fedavg", model=network(norm=True))
+    assert result.costs["down"] == result.costs["up"] == 1.0
+    model = sum(p.numel() for p in result.model.parameters())
+    statistics = 3 + 3 + 1
+    assert result.history[0]["bytes_down"] == 3 * 8 * (model + statistics)
+
+
+def test_flops_are_in_units_of_fedavg():
+    assert train("fedavg").costs["flops"] == 1.0
+    assert train("fedsam").costs["flops"] == 2.0
+    assert 2.2 < train("fedsol").costs["flops"] < 2.5
+    assert train("scaffold").costs["flops"] == 1.0
