@@ -146,8 +146,16 @@ def main() -> int:
         console.print(f"{one} / {other} = {ratio(seconds, one, other)[0]:.3f}, bound {bound:.2f}: {word}")
     if options.json:
         report = {
-            "workload": {"model": name, "shape": shape, "batch_size": batch, "steps": steps, "repeats": options.repeats},
-            "milliseconds": {who: dict(zip(("median", "low", "high"), q, strict=True)) for who, q in milliseconds.items()},
+            "workload": {
+                "model": name,
+                "shape": shape,
+                "batch_size": batch,
+                "steps": steps,
+                "repeats": options.repeats,
+            },
+            "milliseconds": {
+                who: dict(zip(("median", "low", "high"), q, strict=True)) for who, q in milliseconds.items()
+            },
             "ratios": {f"{a}/{b}": {"value": ratio(seconds, a, b)[0], "bound": bounds.get((a, b))} for a, b in BOUNDS},
             "holds": all(kept.values()),
         }

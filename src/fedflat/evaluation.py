@@ -55,7 +55,9 @@ def recalibrated(task: Task, w: Vector, buffers: Buffers, clients: Iterable[Samp
     momenta = [m.momentum for m in norms]
     for norm in norms:
         norm.momentum = None  # torch then keeps a cumulative mean, counted by num_batches_tracked
-    fresh = {name: torch.ones_like(b) if name.endswith("running_var") else torch.zeros_like(b) for name, b in buffers.items()}
+    fresh = {
+        name: torch.ones_like(b) if name.endswith("running_var") else torch.zeros_like(b) for name, b in buffers.items()
+    }
     keys = {f"{path}.{key}" for path, m in task.module.named_modules() if m in norms for key, _ in m.named_buffers()}
     current = {name: fresh[name] if name in keys else b for name, b in buffers.items()}
     for samples in clients:
@@ -84,11 +86,18 @@ def check_outputs(task: Task, samples: Samples, inputs: Inputs, classes: bool) -
         try:
             loss = task.loss(outputs, y)
         except Exception as error:
-            raise FedflatError(f"the loss does not take the model's outputs and the clients' labels: {error}") from error
+            raise FedflatError(
+                f"the loss does not take the model's outputs and the clients' labels: {error}"
+            ) from error
         if not isinstance(loss, Tensor) or (loss.ndim and len(loss) != len(y)):
             raise FedflatError("the loss has to return one value per sample, or their mean, as a tensor")
         return None
-    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(y) or outputs.shape[2:] != y.shape[1:]:
+    if (
+        not isinstance(outputs, Tensor)
+        or outputs.ndim < 2
+        or len(outputs) != len(y)
+        or outputs.shape[2:] != y.shape[1:]
+    ):
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise FedflatError(
             f"for {len(y)} samples with labels of shape {tuple(y.shape)} the model gives {shape}; "

@@ -19,7 +19,8 @@ from .core.messages import size
 from .core.task import Loss, check_dtype
 from .data.batches import minibatches
 from .data.federation import Federation
-from .data.participation import Participation, participation as participation_of
+from .data.participation import Participation
+from .data.participation import participation as participation_of
 from .data.population import Inputs, Population, Samples, check_labels
 from .device import autocast, device_of, exact
 from .engines import Work
@@ -185,7 +186,7 @@ class Simulation:
             stack.callback(self.engine.close)
             stack.enter_context(exact(self.settings.precision))
             for row in self._rounds():
-                if any([callback(self.round, row, self) is True for callback in callbacks]):
+                if any([callback(self.round, row, self) is True for callback in callbacks]):  # noqa: C419 - each is called
                     break
         return Result(self.model, self.vector.clone(), self.history, self._costs(), self.memories)
 
@@ -244,9 +245,7 @@ class Simulation:
             )
         if self.test is None or not (self._due or last):
             return dict.fromkeys(names)
-        return evaluate(
-            self.task, self.server.w, self.server.buffers, self.test, self.population.inputs, self.metrics
-        )
+        return evaluate(self.task, self.server.w, self.server.buffers, self.test, self.population.inputs, self.metrics)
 
     @property
     def _due(self) -> bool:

@@ -39,7 +39,7 @@ class RunFolder:
             raise FedflatError(f"{self.path} holds a run already; choose another folder, or go on with resume")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until the run ends
+            self._lock = open(self.path / "lock", "w")
         except OSError as error:
             raise FedflatError(f"cannot write to {self.path}: {error.strerror}") from None
         try:
@@ -52,7 +52,7 @@ class RunFolder:
             self._restore()
         checkpoint.replace(self.path / "config.toml", toml(self.config).encode())
         checkpoint.replace(self.path / "facts.json", json.dumps(facts(self.simulation), indent=1).encode())
-        self._metrics = open(self.path / "metrics.jsonl", "a")  # noqa: SIM115 - appended to until the run ends
+        self._metrics = open(self.path / "metrics.jsonl", "a")
         return self
 
     def append(self, row: "Row") -> None:

@@ -12,7 +12,9 @@ def seen_by(algorithm: str, seed: int) -> dict[str, list]:
     class Watching(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
+            self.body = torch.nn.Sequential(
+                torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10)
+            )
 
         def forward(self, x):
             if self.training and not (seen["batches"] and torch.equal(seen["batches"][-1], x)):

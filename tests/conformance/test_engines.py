@@ -9,7 +9,14 @@ from federations import NAMES, network, train
 import fedflat as ff
 from fedflat.engines import Processes
 
-TOGETHER = [*NAMES, "fedsam+scaffold", "feddyn+man", "fedscar(rho=0.1)", "fedsol(proximal=scaffold)", "fedsol(proximal=dyn)"]
+TOGETHER = [
+    *NAMES,
+    "fedsam+scaffold",
+    "feddyn+man",
+    "fedscar(rho=0.1)",
+    "fedsol(proximal=scaffold)",
+    "fedsol(proximal=dyn)",
+]
 
 
 @functools.cache
@@ -66,7 +73,9 @@ def test_dropout_draws_the_same_on_every_engine_and_leaves_the_callers_generator
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(16, 4)).double()
     state = torch.get_rng_state()
-    a, b, c = (train("fedavg", model=model, engine=e, seed=s) for e, s in (("serial", 1), ("processes:2", 1), ("serial", 2)))
+    a, b, c = (
+        train("fedavg", model=model, engine=e, seed=s) for e, s in (("serial", 1), ("processes:2", 1), ("serial", 2))
+    )
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(a.vector, b.vector)
     assert not torch.equal(a.vector, c.vector)

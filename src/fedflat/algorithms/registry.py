@@ -61,7 +61,9 @@ def parse(expression: str) -> Algorithm:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise FedflatError(f"cannot read the algorithm '{expression}'; write for example fedsam(rho=0.05)+man") from None
+        raise FedflatError(
+            f"cannot read the algorithm '{expression}'; write for example fedsam(rho=0.05)+man"
+        ) from None
     return _build(tree, expression)
 
 

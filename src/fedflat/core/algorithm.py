@@ -1,6 +1,5 @@
 """An algorithm is a tuple of parts; folding them makes the round, and what does not fit together is refused here."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -31,7 +30,9 @@ class Algorithm:
         object.__setattr__(self, "expression", tuple(repr(p) for p in parts) if expression is None else expression)
         for part in parts:
             if not isinstance(part, Part):
-                raise FedflatError(f"an algorithm consists of parts; {part!r} is none (is it a class without its `()`?)")
+                raise FedflatError(
+                    f"an algorithm consists of parts; {part!r} is none (is it a class without its `()`?)"
+                )
         self._check_names()
         self._check_conflicts()
 
@@ -87,7 +88,9 @@ class Algorithm:
             for where, kinds in declared.items():
                 for name, kind in kinds.items():
                     if not isinstance(kind, Kind):
-                        raise FedflatError(f"{part.name}.{where}: '{name}' is a vector, scalar, model or table, not {kind}")
+                        raise FedflatError(
+                            f"{part.name}.{where}: '{name}' is a vector, scalar, model or table, not {kind}"
+                        )
                     if kind is Kind.TABLE and where != "server_keeps":
                         raise FedflatError(f"{part.name}.{where}: '{name}' is a table, which only the server keeps")
             for name in part.server_sends:

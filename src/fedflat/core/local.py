@@ -12,7 +12,7 @@ captured. The loop owns x and the velocity and updates them in place; parts are 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,7 @@ def step(run: "LocalRun", batches: tuple[Batch, ...], k: Any) -> None:
 
 def finish(run: "LocalRun") -> tuple[Reply, Values]:
     """The reply and the new memory."""
+    moved = run.moved
     uploads: dict[str, dict[str, Tensor]] = {}
     for part in run.algorithm.filling("finish"):
         sent = run.call(part, "finish", run) or {}
@@ -83,10 +84,8 @@ def finish(run: "LocalRun") -> tuple[Reply, Values]:
                 name: fit(value, part.client_sends[name], run.w, f"{part.name}: upload '{name}'")
                 for name, value in sent.items()
             }
-    reply = Reply(
-        run.job.client, run.moved, uploads, run.buffers, run.loss, run.K, run.lr_sum, run.gradients, run.forwards
-    )
-    return reply, run.kept
+    counts = run.K, run.lr_sum, run.gradients, run.forwards
+    return Reply(run.job.client, moved, uploads, run.buffers, run.loss, *counts), run.kept
 
 
 @dataclass

@@ -60,7 +60,9 @@ class Part:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if any(base is not Part and issubclass(base, Part) for base in cls.__bases__):
-            raise FedflatError(f"{cls.__name__}: parts are final; put two parts into one Algorithm instead of inheriting")
+            raise FedflatError(
+                f"{cls.__name__}: parts are final; put two parts into one Algorithm instead of inheriting"
+            )
         dataclass(frozen=True)(cls)
 
     @property
@@ -143,6 +145,18 @@ class Part:
         raise NotImplementedError
 
 
-SLOTS = (
-    "prepare broadcast start trainable rate perturb term pull blend observe finish aggregate update".split()
-)
+SLOTS = [
+    "prepare",
+    "broadcast",
+    "start",
+    "trainable",
+    "rate",
+    "perturb",
+    "term",
+    "pull",
+    "blend",
+    "observe",
+    "finish",
+    "aggregate",
+    "update",
+]

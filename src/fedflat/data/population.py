@@ -88,7 +88,9 @@ def check_labels(samples: Samples, classes: int, what: str) -> None:
     """Labels have to be whole numbers from 0 to classes - 1."""
     y = samples.y if samples.rows is None else samples.y[samples.rows]
     if y.is_floating_point():
-        raise FedflatError(f"{what}: labels are {y.dtype}, but cross-entropy needs whole numbers; or pass your own loss")
+        raise FedflatError(
+            f"{what}: labels are {y.dtype}, but cross-entropy needs whole numbers; or pass your own loss"
+        )
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         wrong = low if low < 0 else high
@@ -98,7 +100,9 @@ def check_labels(samples: Samples, classes: int, what: str) -> None:
 def _items(clients: Any) -> Sequence[Any]:
     if isinstance(clients, str | bytes | Tensor) or not isinstance(clients, Iterable):
         kind = type(clients).__name__
-        raise FedflatError(f"clients is a sequence of (x, y) pairs, a Federation or a function of the seed, not a {kind}")
+        raise FedflatError(
+            f"clients is a sequence of (x, y) pairs, a Federation or a function of the seed, not a {kind}"
+        )
     items = list(clients)  # type: ignore[reportUnknownArgumentType]
     if not items:
         raise FedflatError("clients is empty; there has to be at least one client")
@@ -117,7 +121,11 @@ def _checked(pair: Any, what: str, device: torch.device) -> tuple[Tensor, Tensor
         raise FedflatError(f"{what}: x and y need one row for each sample, but {found}")
     for name, tensor in (("x", x), ("y", y)):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            row = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0] if tensor.ndim > 1 else (~tensor.isfinite()).nonzero()[0])
+            row = int(
+                (~tensor.isfinite()).flatten(1).any(1).nonzero()[0]
+                if tensor.ndim > 1
+                else (~tensor.isfinite()).nonzero()[0]
+            )
             raise FedflatError(f"{what}: {name} holds a NaN or an infinite number in row {row}")
     if not y.is_floating_point() and y.dtype != torch.bool:
         y = y.long()

@@ -85,9 +85,7 @@ class Wire:
         if work.own_buffers:
             kept |= {(OWN_BUFFERS, name): b for name, b in work.task.buffers.items()}
         buffers = {("model", name): b for name, b in work.task.buffers.items()}
-        return cls(
-            _declared(algorithm, "server_sends", w), kept, _declared(algorithm, "client_sends", w), buffers, w
-        )
+        return cls(_declared(algorithm, "server_sends", w), kept, _declared(algorithm, "client_sends", w), buffers, w)
 
     def inbox(self) -> Arena:
         return Arena({("w",): self.w} | _under("got", self.got) | _under("me", self.kept) | self.buffers)
@@ -215,9 +213,7 @@ class Processes:
         return RunError(f"worker process {worker.process.pid} {how}{what}")
 
 
-def _serve(
-    work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena, others: list[Connection]
-) -> None:
+def _serve(work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena, others: list[Connection]) -> None:
     """A worker's life: it ends when the line closes, or with the process that forked it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,272 @@
+"""What a part may do, and the one sentence it gets for what it may not."""
+
+import pytest
+import torch
+from federations import train
+
+import fedflat as ff
+from fedflat import Algorithm, FedflatError, Part, model, once, scalar, table, vector
+
+
+class MutatesMemory(Part):
+    client_keeps = {"h": vector}
+
+    def finish(self, run, me, got):
+        me.h += run.moved
+
+
+class MutatesTheModel(Part):
+    def perturb(self, step, me, got):
+        return step.x.mul_(2)
+
+
+class MutatesWhatItReceived(Part):
+    server_keeps = server_sends = {"m": vector}
+
+    def pull(self, step, me, got):
+        return got.m.add_(step.x)
+
+
+class MutatesTheServer(Part):
+    server_keeps = {"m": vector}
+
+    def update(self, w, srv, replies):
+        srv.m += w
+        return w
+
+
+class MutatesAReply(Part):
+    def aggregate(self, w, srv, replies):
+        for r in replies:
+            r.moved.mul_(0.5)
+        return w
+
+
+class MutatesTheMovement(Part):
+    def finish(self, run, me, got):
+        run.moved.neg_()
+
+
+class ReadsUndeclared(Part):
+    client_keeps = {"h": vector}
+
+    def pull(self, step, me, got):
+        return me.c
+
+
+class WritesUndeclared(Part):
+    server_keeps = {"m": vector}
+
+    def update(self, w, srv, replies):
+        srv.momentum = w
+        return w
+
+
+class SetsWhatItReceived(Part):
+    server_keeps = server_sends = {"m": vector}
+
+    def finish(self, run, me, got):
+        got.m = run.moved
+
+
+class KeepsTheWrongShape(Part):
+    client_keeps = {"h": vector}
+
+    def finish(self, run, me, got):
+        me.h = run.moved[:3]
+
+
+class KeepsAVectorAsScalar(Part):
+    client_keeps = {"s": scalar}
+
+    def finish(self, run, me, got):
+        me.s = run.moved
+
+
+class ReturnsTheWrongShape(Part):
+    def pull(self, step, me, got):
+        return step.x[:-1]
+
+
+class ReturnsNothing(Part):
+    def perturb(self, step, me, got):
+        pass
+
+
+class UploadsTooMuch(Part):
+    client_sends = {"a": vector}
+
+    def finish(self, run, me, got):
+        return {"a": run.moved, "b": run.moved}
+
+
+class SendsNothingItHas(Part):
+    server_sends = {"m": vector}
+
+    def broadcast(self, w, srv, client, sent):
+        return w
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (MutatesMemory, "MutatesMemory.finish writes into a tensor in place"),
+        (MutatesTheModel, "MutatesTheModel.perturb writes into a tensor in place"),
+        (MutatesWhatItReceived, "MutatesWhatItReceived.pull writes into a tensor in place"),
+        (MutatesTheServer, "MutatesTheServer.update writes into a tensor in place"),
+        (MutatesAReply, "MutatesAReply.aggregate writes into a tensor in place"),
+        (MutatesTheMovement, "MutatesTheMovement.finish writes into a tensor in place"),
+        (ReadsUndeclared, r"ReadsUndeclared.client_keeps does not declare 'c' \(it declares h\)"),
+        (WritesUndeclared, r"WritesUndeclared.server_keeps does not declare 'momentum' \(it declares m\)"),
+        (SetsWhatItReceived, r"what a client received \('m'\) cannot be set"),
+        (KeepsTheWrongShape, r"KeepsTheWrongShape.client_keeps: 'h' holds a vector of \d+ numbers .*not .*\(3,\)"),
+        (KeepsAVectorAsScalar, "KeepsAVectorAsScalar.client_keeps: 's' is a scalar"),
+        (ReturnsTheWrongShape, "ReturnsTheWrongShape.pull: the result"),
+        (ReturnsNothing, "ReturnsNothing.perturb: the result .* not NoneType"),
+        (UploadsTooMuch, r"UploadsTooMuch.finish uploads \['a', 'b'\] but client_sends declares \['a'\]"),
+        (SendsNothingItHas, "SendsNothingItHas.server_sends declares 'm' but nothing has set it"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["serial", "processes:2"])
+def test_a_part_that_breaks_the_rules_is_named(part, sentence, engine):
+    with pytest.raises(FedflatError, match=sentence):
+        train(part(), engine=engine)
+
+
+def part(**body):
+    return type("Tried", (Part,), body)()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: ff.algorithms.parse("fedsam+fednsam"), "LocalAscent and GlobalNesterov both fill `perturb`"),
+        (lambda: ff.algorithms.parse("fednsam+fedscar"), "GlobalNesterov and Scars both fill `aggregate`"),
+        (lambda: ff.algorithms.parse("man+man"), "SmallActivations is in there 2 times"),
+        (lambda: ff.algorithms.parse("scaffold+fedsol(proximal=scaffold)"), "ControlVariates is in there 2 times"),
+        (lambda: Algorithm(ff.algorithms.LocalAscent), "is it a class without its `\\(\\)`"),
+        (lambda: Algorithm(part(client_keeps={"h": "vector"})), "'h' is a vector, scalar, model or table"),
+        (lambda: Algorithm(part(client_keeps={"h": table})), "'h' is a table, which only the server keeps"),
+        (lambda: Algorithm(part(server_sends={"m": vector})), "neither keeps it nor sets it in `broadcast`"),
+        (lambda: Algorithm(part(client_sends={"m": vector})), "declares uploads, but has no `finish`"),
+        (
+            lambda: Algorithm(part(client_sends={"moved": vector}, finish=lambda *_: {})),
+            "'moved' is a field of every reply",
+        ),
+        (lambda: type("Derived", (ff.algorithms.LocalAscent,), {}), "parts are final"),
+    ],
+)
+def test_conflicting_parts_are_refused_by_name(make, sentence):
+    with pytest.raises(FedflatError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("expression", "sentence"),
+    [
+        ("fedsan", "no algorithm 'fedsan'.*did you mean fedsam"),
+        ("fedsam(roh=1)", "fedsam has no hyper-parameter 'roh'.*did you mean rho"),
+        ("fedsam(rho=-1)", "fedsam: rho=-1: input should be greater than or equal to 0"),
+        ("fedsam(rho='big')", "fedsam: rho='big': input should be a valid number"),
+        ("fedsam(0.1)", "name the hyper-parameters, as in fedsam\\(rho=...\\)"),
+        ("fedsam(rho=)", "cannot read the algorithm"),
+        ("fedsam*2", "cannot read"),
+        ("fedsam.rho", "cannot read"),
+        ("", "cannot read"),
+        ("fedsol(adaptive=rows)", "fedsol: adaptive='rows'"),
+        ("fedsol(layers=tail)", "fedsol: layers='tail'"),
+        ("__import__('os')", "no algorithm '__import__'"),
+        ("fedsam(rho=__import__('os'))", "no algorithm '__import__'"),
+    ],
+)
+def test_an_expression_that_cannot_be_read(expression, sentence):
+    with pytest.raises(FedflatError, match=sentence):
+        ff.algorithms.parse(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "fedavg",
+        "fedsol(rho=1.0)",
+        "feddyn+man(zeta=0.2)",
+        "fedsol(rho=0.5, adaptive='columns', layers='head')+man",
+        "LocalAscent(rho=0.1)+ControlVariates()",
+        "AscendAlong(force=Preservation(tau=2.0), rho=1.0)",
+    ],
+)
+def test_expressions_round_trip(expression):
+    algorithm = ff.algorithms.parse(expression)
+    assert ff.algorithms.parse(str(algorithm)) == algorithm
+    assert ff.algorithms.parse(str(algorithm + ff.algorithms.fedprox())) == algorithm + ff.algorithms.fedprox()
+
+
+def test_what_names_an_algorithm():
+    assert ff.algorithms.parse("fedavg()") == ff.algorithms.fedavg() == Algorithm()
+    assert str(ff.algorithms.parse("fedsam()")) == "fedsam"
+    assert ff.algorithms.resolve(ff.algorithms.fedsam) == ff.algorithms.fedsam()
+    for wrong in (3, None, object):
+        with pytest.raises(FedflatError, match="algorithm is a name such as"):
+            ff.algorithms.resolve(wrong)
+
+
+class CountsItsCalls(Part):
+    """A pull that is the same in every step."""
+
+    calls = []
+
+    @once
+    def pull(self, step, me, got):
+        self.calls.append(step.k)
+        return step.w * 0.1
+
+
+def test_a_slot_marked_once_is_evaluated_once_a_round():
+    calls = []
+    train(CountsItsCalls(), rounds=2, callbacks=[lambda round, row, state: calls.append(len(CountsItsCalls.calls))])
+    assert calls == [3, 3 + 4]  # as many as clients, not as steps
+
+
+class Everything(Part):
+    """Uses what no algorithm of the library uses yet: rate, blend, observe, trainable, scalars and models."""
+
+    server_keeps = {"rounds": scalar, "first": model}
+    server_sends = {"rounds": scalar}
+    client_keeps = {"seen": scalar, "last": model}
+    client_sends = {"taken": scalar}
+    observed = []
+
+    def trainable(self, layout):
+        return lambda name: name not in layout.head
+
+    def rate(self, lr, k, K):
+        return lr * (1 - k / K)
+
+    def blend(self, g, step, me, got):
+        return 0.5 * g
+
+    def observe(self, step, e, d):
+        self.observed.append((step.k, step.K, step.lr, e, d.norm()))
+
+    def finish(self, run, me, got):
+        me.seen, me.last = me.seen + 1, run.x
+        return {"taken": run.K}
+
+    def update(self, w, srv, replies):
+        srv.rounds = srv.rounds + 1
+        assert all(r.taken == r.steps for r in replies)
+        return w
+
+
+def test_the_other_slots():
+    states = []
+    result = train(Everything(), callbacks=[lambda round, row, state: states.append(state)])
+    start = torch.nn.utils.parameters_to_vector(train("fedavg", rounds=0).model.parameters())
+    moved = (result.vector != start).split([*(p.numel() for p in result.model.parameters())])
+    assert [bool(m.any()) for m in moved] == [True, True, True, True, False, False]
+    k, K, lr, e, _ = Everything.observed[1]
+    assert (k, K, e) == (1, 4, None)
+    assert lr == pytest.approx(0.2 * 3 / 4)
+    assert states[-1].server.kept["Everything"]["rounds"] == 5
+    assert torch.equal(states[-1].server.kept["Everything"]["first"], start)
+    assert result.memories[1]["Everything.seen"] == 4
