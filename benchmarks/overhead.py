@@ -135,8 +135,10 @@ def main() -> int:
     for who in blocks:
         digits = 3 if options.small else 1
         cells = [milliseconds[who], ratio(seconds, who, "lean"), ratio(seconds, who, "fedavg")]
-        formats = ["{:.%df} ({:.%df} - {:.%df})" % ((digits,) * 3)] + ["{:.2f} ({:.2f} - {:.2f})"] * 2
-        table.add_row(who, *(f.format(*c) for f, c in zip(formats, cells, strict=True)))
+        shown = (
+            f"{m:.{d}f} ({low:.{d}f} - {high:.{d}f})" for (m, low, high), d in zip(cells, (digits, 2, 2), strict=True)
+        )
+        table.add_row(who, *shown)
     console.print(table)
 
     bounds = {} if options.small else BOUNDS

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -35,9 +35,9 @@ def autocast(device: torch.device, precision: str) -> Callable[[], contextlib.Ab
 
 
 @contextlib.contextmanager
-def exact(precision: str) -> Iterator[None]:
+def exact(precision: str) -> Generator[None]:
     """Full float32 unless TF32 was asked for; torch's own default lets convolutions use it."""
-    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    places: tuple[Any, Any] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [place.allow_tf32 for place in places]
     for place in places:
         place.allow_tf32 = precision == "tf32"

@@ -4,19 +4,19 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from . import algorithms, engines
 from .config import Settings, validated
-from .core import SGD, Algorithm, Batch, Reply, Server, Store, Task, Weights, cross_entropy
+from .core import SGD, Algorithm, Batch, Minibatches, Reply, Server, Store, Task, Weights, cross_entropy
 from .core.messages import size
 from .core.task import Loss, check_dtype
+from .costs import Totals, flops
 from .data.batches import minibatches
 from .data.federation import Federation
 from .data.participation import Participation
@@ -92,24 +92,6 @@ def simulate(
     return simulation.run(callbacks, out, _config(simulation, participation))
 
 
-@dataclass
-class Totals:
-    """What has been sent and computed so far."""
-
-    jobs: int = 0
-    steps: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    gradients: int = 0
-    forwards: int = 0
-
-    def add(self, row: Row) -> None:
-        """Count a round."""
-        self.jobs += row["active"]
-        for name in ("steps", "bytes_down", "bytes_up", "gradients", "forwards"):
-            setattr(self, name, getattr(self, name) + row[name])
-
-
 class Simulation:
     """A run in progress; what callbacks see as `state`."""
 
@@ -125,6 +107,9 @@ class Simulation:
         metrics: Mapping[str, Metric],
         engine: Any,
     ):
+        for name, metric in metrics.items():
+            if not callable(metric):
+                raise FedflatError(f"metrics: '{name}' is a function of (outputs, y), not {metric!r}")
         self.settings, self.algorithm, self.metrics = settings, algorithm, metrics
         self.device = device_of(settings.device, settings.precision)
         self._model = _model(model, settings.seed).to(self.device)
@@ -180,6 +165,9 @@ class Simulation:
         """Train until the last round, or until a callback returns True."""
         if out is None and self.settings.resume:
             raise FedflatError("resume needs `out`, the folder of the run to go on with")
+        for callback in callbacks:
+            if not callable(callback):
+                raise FedflatError(f"callbacks are functions of (round, row, state), not {callback!r}")
         with contextlib.ExitStack() as stack:
             if out is not None:
                 self.folder = stack.enter_context(RunFolder(Path(out), self, config))
@@ -251,8 +239,10 @@ class Simulation:
     def _due(self) -> bool:
         return self.round % self.settings.eval_every == 0
 
-    def _data(self, client: int, round: int) -> "LocalData":
-        rows = self._rows(client, round)
+    def _data(self, client: int, round: int) -> Minibatches:
+        return self._minibatches(client, self._rows(client, round))
+
+    def _minibatches(self, client: int, rows: Sequence[Any]) -> Minibatches:
         return LocalData(self.population.clients[client], rows, self.population.inputs, self.algorithm.batches)
 
     def _rows(self, client: int, round: int) -> Sequence[Any]:
@@ -260,33 +250,9 @@ class Simulation:
         return minibatches(self.population.sizes[client], self.settings.batch_size, **self.settings.length, rng=rng)
 
     def _costs(self) -> dict[str, float | None]:
-        t = self.totals
-        if not t.steps:
-            return dict.fromkeys(("down", "up", "gradients", "forwards", "flops"))
-        one = size([self.task.vector, *self.task.buffers.values()])
-        return {
-            "down": t.bytes_down / t.jobs / one,
-            "up": t.bytes_up / t.jobs / one,
-            "gradients": t.gradients / t.steps,
-            "forwards": t.forwards / t.steps,
-            "flops": self._flops(),
-        }
-
-    def _flops(self) -> float | None:
-        """The arithmetic of one local step, FedAvg's being 1; None where torch cannot count the model's operators."""
-
-        def count(algorithm: Algorithm) -> int:
-            server = Server(algorithm, self.task.vector, self.task.buffers, self.server.weights)
-            (job,) = server.open([0], 1, 0.0)
-            rows = self._rows(0, 1)[: algorithm.batches]
-            first = LocalData(self.population.clients[0], rows, self.population.inputs, algorithm.batches)
-            work = replace(self.work, algorithm=algorithm, data=lambda client, round: first, own_buffers=False)
-            with FlopCounterMode(display=False) as counter:
-                work(job, None)
-            return counter.get_total_flops()
-
-        plain = count(Algorithm())
-        return count(self.algorithm) / plain if plain else None
+        one_step = self._minibatches(0, self._rows(0, 1)[: self.algorithm.batches])
+        counted = flops(self.work, self.server.weights, one_step) if self.totals.steps else None
+        return {**self.totals.relative(size([self.task.vector, *self.task.buffers.values()])), "flops": counted}
 
     def _choose(self, engine: Any) -> engines.Engine:
         """The engine; what "auto" compares is counted, so that a repeat chooses the same."""
@@ -307,8 +273,7 @@ class Simulation:
         first = self.population.clients[0]
         count = check_outputs(self.task, first, inputs, classes)
         if count is not None:
-            for i, samples in enumerate(self.population.clients):
-                check_labels(samples, count, f"client {i}")
+            self.population.check_labels(count)
             if self.test is not None:
                 check_labels(self.test, count, "test")
 

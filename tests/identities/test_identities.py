@@ -68,7 +68,7 @@ def test_the_servers_dual_is_the_population_mean_of_the_clients(name, key, weigh
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("name", ["scaffold", "feddyn(lam=1.0)", "fedavg"])
 def test_the_fixed_point_is_the_optimum_of_the_named_objective(name, weighting):
-    """Quadratic clients a_i/2 (x - b_i)^2 of unequal sizes: the duals remove FedAvg's bias, towards the right optimum."""
+    """Quadratic clients a_i/2 (x - b_i)^2 of unequal sizes: the duals remove FedAvg's bias."""
     a, b, n = torch.tensor([[1.0, 4.0, 0.5], [-2.0, 1.0, 3.0], [1.0, 6.0, 2.0]], dtype=torch.float64)
     p = n / n.sum() if weighting == "samples" else torch.full_like(n, 1 / 3)
     optimum = (p * a * b).sum() / (p * a).sum()

@@ -1,4 +1,4 @@
-"""Textbook loops: every algorithm once more, written from algorithms.md with plain autograd, to check the library against.
+"""Textbook loops: every algorithm once more, written with plain autograd, to check the library against.
 
 Vectors are lists with one tensor per parameter. Each class below is one algorithm: `direction` is its local step before
 clipping, weight decay and momentum, `server` its server rule. `run` is the outer loop, `local_round` the local SGD.

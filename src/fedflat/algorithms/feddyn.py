@@ -6,9 +6,7 @@ h_i is the paper's gradient state in units of displacement: grad_i = -lam h_i. D
 without the quadratic term, and first terms and duals that are weighted differently.
 """
 
-from typing import Literal
-
-from fedflat.core import Algorithm, Part, vector
+from fedflat.core import Algorithm, Part, Weighting, vector
 
 from .registry import Positive, register
 
@@ -17,7 +15,7 @@ class Dual(Part):
     """lam (h_i + x - w): h_i remembers how far client i has always pulled away."""
 
     lam: float = 0.1
-    dual_weights: str | None = None
+    dual_weights: Weighting | None = None
 
     client_keeps = server_keeps = {"h": vector}
 
@@ -33,6 +31,6 @@ class Dual(Part):
 
 
 @register
-def feddyn(lam: Positive = 0.1, dual_weights: Literal["uniform", "samples"] | None = None) -> Algorithm:
+def feddyn(lam: Positive = 0.1, dual_weights: Weighting | None = None) -> Algorithm:
     """Each client's dual makes the stationary points of all local objectives agree."""
     return Algorithm(Dual(lam, dual_weights))

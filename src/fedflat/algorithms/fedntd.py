@@ -1,4 +1,4 @@
-"""FedNTD: Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated Learning, NeurIPS 2022.
+"""FedNTD: Lee et al., Preservation of the Global Knowledge by Not-True Distillation in FL, NeurIPS 2022.
 
 loss + beta tau^2 KL( softmax(z_w/tau) || softmax(z_x/tau) ) over the classes that are not the true one
 """

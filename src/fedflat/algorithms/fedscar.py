@@ -46,7 +46,7 @@ class Scars(Part):
         for r in replies:
             srv.last.set(r.client, w + srv.b.get(r.client) + r.moved)
         srv.h = srv.h + replies.over_all(lambda r: r.moved)
-        return replies.mean(lambda r: srv.last.get(r.client)) + self.beta * (srv.h - srv.b.mean())
+        return w + replies.mean(lambda r: srv.b.get(r.client) + r.moved) + self.beta * (srv.h - srv.b.mean())
 
 
 @register

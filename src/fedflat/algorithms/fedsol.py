@@ -1,9 +1,9 @@
-"""FedSoL: Lee et al., FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning, CVPR 2024.
+"""FedSoL: Lee et al., FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in FL, CVPR 2024.
 
     g_p = gradient at x of L_p(x; w),   e = rho Lambda * g_p/||g_p||,   x <- x - eta gradient of the loss at x + e
 
 L_p is the divergence from the received model, KL(softmax(z_w/tau) || softmax(z_x/tau)), or any other proximal force.
-Lambda_m = |x_m - w_m|/||x_m - w_m|| for each tensor m (equation 11). While x equals w, g_p is rounding noise and e is 0.
+Lambda_m = |x_m - w_m|/||x_m - w_m|| for each tensor m (equation 11). While x equals w, g_p is noise and e is 0.
 Departures of published code: Lambda has unit norm along the first axis of each tensor (`adaptive="columns"`).
 """
 

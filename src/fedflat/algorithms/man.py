@@ -5,6 +5,8 @@
 The term belongs to the client's own loss, so with SAM it is in the ascent too.
 """
 
+import torch
+
 from fedflat.core import Algorithm, Part
 from fedflat.errors import FedflatError
 
@@ -19,7 +21,7 @@ class SmallActivations(Part):
     def term(self, out, step, me, got):
         if not out.activations:
             raise FedflatError("man needs hidden activation modules such as nn.ReLU; this model has none that it uses")
-        return self.zeta / 2 * sum(a.flatten(1).square().mean(1) for a in out.activations)
+        return self.zeta / 2 * torch.stack([a.flatten(1).square().mean(1) for a in out.activations]).sum(0)
 
 
 @register

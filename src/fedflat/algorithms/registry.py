@@ -24,7 +24,7 @@ def register(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
     """Give a factory its name in expressions; its hyper-parameters are checked against their annotations."""
     name = factory.__name__.replace("_", "-")
     signature = inspect.signature(factory)
-    checked = validate_call(factory, config=ConfigDict(strict=True))
+    checked: Callable[P, Algorithm] = validate_call(config=ConfigDict(strict=True))(factory)
 
     @functools.wraps(factory)
     def build(*args: P.args, **hyper: P.kwargs) -> Algorithm:
@@ -73,8 +73,9 @@ def resolve(algorithm: Any) -> Algorithm:
         return parse(algorithm)
     if isinstance(algorithm, Part):
         return Algorithm(algorithm)
-    if callable(algorithm) and algorithm in _factories.values():
-        return algorithm()
+    for factory in _factories.values():
+        if algorithm is factory:
+            return factory()
     if not isinstance(algorithm, Algorithm):
         raise FedflatError(f"algorithm is a name such as 'fedsol' or an Algorithm, not {algorithm!r}")
     return algorithm
@@ -117,6 +118,8 @@ def _value(tree: ast.expr, expression: str) -> Any:
             parts = _build(tree, expression).parts
             if len(parts) == 1:
                 return parts[0]
+        case _:
+            pass
     try:
         return ast.literal_eval(tree)
     except ValueError:

@@ -6,9 +6,7 @@ This is option II, with each client's own number of steps. Departures of publish
 forgotten, the correction is detached from the gradient, or a round makes one minibatch an epoch.
 """
 
-from typing import Literal
-
-from fedflat.core import Algorithm, Part, once, vector
+from fedflat.core import Algorithm, Part, Weighting, once, vector
 
 from .registry import register
 
@@ -16,7 +14,7 @@ from .registry import register
 class ControlVariates(Part):
     """c - c_i: replace the client's drift by the average drift."""
 
-    dual_weights: str | None = None
+    dual_weights: Weighting | None = None
 
     server_keeps = server_sends = client_keeps = {"c": vector}
     client_sends = {"dc": vector}
@@ -35,6 +33,6 @@ class ControlVariates(Part):
 
 
 @register
-def scaffold(dual_weights: Literal["uniform", "samples"] | None = None) -> Algorithm:
+def scaffold(dual_weights: Weighting | None = None) -> Algorithm:
     """Control variates cancel the clients' drift; `dual_weights="uniform"` is the mixed form of published code."""
     return Algorithm(ControlVariates(dual_weights))

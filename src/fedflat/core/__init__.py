@@ -5,11 +5,12 @@ from .local import LocalRun, Minibatches, Step, local_round
 from .memory import Memory
 from .messages import Job, Reply
 from .part import Part, model, once, scalar, table, vector
-from .server import Replies, Server, Weighting, Weights
+from .server import Replies, Server
 from .sgd import SGD
 from .store import Store, Table
 from .task import Batch, Buffers, Outputs, Task, cross_entropy
 from .vectors import Layout, Vector, unit
+from .weights import Weighting, Weights
 
 __all__ = [
     "SGD",

@@ -11,11 +11,10 @@ Nothing in a step waits for the device or branches on a tensor's value, so a ste
 captured. The loop owns x and the velocity and updates them in place; parts are lent everything and write nothing.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +32,13 @@ if TYPE_CHECKING:
     from .algorithm import Algorithm
 
 Values = dict[str, dict[str, Any]]  # a client's memory: part -> name -> value
-Minibatches = Sequence[tuple[Batch, ...]]  # of each step
+
+
+class Minibatches(Protocol):
+    """The minibatches of each step."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[tuple[Batch, ...]]: ...
 
 
 def local_round(
@@ -66,7 +71,7 @@ def step(run: "LocalRun", batches: tuple[Batch, ...], k: Any) -> None:
     for part in run.algorithm.filling("observe"):
         run.watch(part, "observe", s, e, d)
     run.sgd.move(run.x, run.velocity, run.sgd.direction(d, run.x, run.mask), s.lr)
-    run.add_rate(s.lr)
+    run.count(s.lr)
 
 
 def finish(run: "LocalRun") -> tuple[Reply, Values]:
@@ -84,7 +89,7 @@ def finish(run: "LocalRun") -> tuple[Reply, Values]:
                 name: fit(value, part.client_sends[name], run.w, f"{part.name}: upload '{name}'")
                 for name, value in sent.items()
             }
-    counts = run.K, run.lr_sum, run.gradients, run.forwards
+    counts = run.K, run.lr_sum, run.reach, run.gradients, run.forwards
     return Reply(run.job.client, moved, uploads, run.buffers, run.loss, *counts), run.kept
 
 
@@ -106,7 +111,7 @@ class LocalRun:
         self.buffers: Buffers = self.job.buffers
         self.loss = self.w.new_zeros(())
         self.gradients = self.forwards = 0
-        self._rates: Any = 0.0
+        self._rates = self._reach = self._entered = 0.0
         self.velocity = torch.zeros_like(self.w) if self.sgd.momentum else None
         self.watch = Watch(self._lent)
         self._constants: dict[tuple[str, str], Any] = {}
@@ -127,13 +132,19 @@ class LocalRun:
 
     @property
     def lr_sum(self) -> Any:
-        """The sum of the step sizes; infinite where no step had a length, so that moved / lr_sum is 0."""
-        if isinstance(self._rates, Tensor):
-            return torch.where(self._rates == 0, math.inf, self._rates)
-        return self._rates or math.inf
+        """The sum of the step sizes."""
+        return not_zero(self._rates)
 
-    def add_rate(self, lr: Any) -> None:
+    @property
+    def reach(self) -> Any:
+        """The weight that gradients have in `moved`: `lr_sum` without momentum, more with it."""
+        return not_zero(self._reach)
+
+    def count(self, lr: Any) -> None:
+        """Add a step of this length."""
+        self._entered = self.sgd.momentum * self._entered + 1
         self._rates = self._rates + lr
+        self._reach = self._reach + lr * self._entered
 
     @cached_property
     def mask(self) -> Vector | None:
@@ -165,6 +176,11 @@ class LocalRun:
         yield from (self.x, self.x0, self.w, self.moved if "moved" in vars(self) else None)
         for values in (*self.kept.values(), *self.job.got.values()):
             yield from values.values()
+
+
+def not_zero(total: Any) -> Any:
+    """The total of some step sizes; 1 where no step had a length: then nothing moved, and `moved / total` is 0."""
+    return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 class Step:
@@ -230,7 +246,7 @@ class Step:
         """The update's gradient; its forward pass is the one that counts for the loss and for the buffers."""
         run = self._run
         g, (loss, run.buffers) = self._gradient(y, self._batches[-1])
-        run.loss = run.loss + loss
+        run.loss.add_(loss)
         return g
 
     def direction(self, g: Vector) -> Vector:

@@ -68,7 +68,7 @@ def fit(value: Any, kind: Kind, like: Vector, what: str) -> Tensor:
 
 def initial(kinds: Kinds, w: Vector) -> dict[str, Any]:
     """The values before the first round; tables are made by the server, which knows the population."""
-    zero = {Kind.VECTOR: torch.zeros_like, Kind.SCALAR: lambda w: w.new_zeros(()), Kind.MODEL: lambda w: w}
+    zero = {Kind.VECTOR: torch.zeros_like, Kind.SCALAR: lambda w: w.new_zeros(()), Kind.MODEL: torch.clone}
     return {name: zero[kind](w) for name, kind in kinds.items() if kind in zero}
 
 

@@ -49,6 +49,7 @@ class Reply:
     loss: Tensor  # summed over the steps
     steps: int
     lr_sum: float
+    reach: float
     gradients: int
     forwards: int
 

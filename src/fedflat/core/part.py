@@ -82,7 +82,7 @@ class Part:
 
     @property
     def inner(self) -> "tuple[Part, ...]":
-        """Parts used inside this one: their forces go to `step.force` instead of the update, all else folds as usual."""
+        """Parts used inside this one: their forces go to `step.force`, not to the update; all else folds as usual."""
         return ()
 
     # the server, before

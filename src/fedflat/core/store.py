@@ -12,6 +12,7 @@ from torch import Tensor
 from fedflat.errors import FedflatError
 
 from .vectors import Vector
+from .weights import Weights
 
 Values = dict[str, dict[str, Any]]  # part -> name -> value
 
@@ -51,9 +52,9 @@ class Store:
 
 
 class Table:
-    """One row for each client, zero until it is set. `decay` scales all rows, lazily; the population mean is running."""
+    """One row for each client, zero until set. `decay` scales all rows, lazily; the population mean is running."""
 
-    def __init__(self, weights: "Weights", like: Vector):
+    def __init__(self, weights: Weights, like: Vector):
         self.weights = weights
         self.rows: dict[int, tuple[Vector, float]] = {}  # a row, and the log of the decay when it was set
         self.log_decay = 0.0

@@ -77,6 +77,13 @@ class Population:
         _check_like(samples, self.clients[0], what)
         return samples
 
+    def check_labels(self, classes: int) -> None:
+        """Every client's labels have to be classes of the model; where all share one tensor it is read once."""
+        shared = self.clients[0].y
+        if not all(c.y is shared for c in self.clients) or not _are_classes(shared, classes):
+            for i, samples in enumerate(self.clients):
+                check_labels(samples, classes, f"client {i}")
+
     def _check_shapes(self) -> None:
         first = self.clients[0]
         for i, client in enumerate(self.clients):
@@ -91,10 +98,13 @@ def check_labels(samples: Samples, classes: int, what: str) -> None:
         raise FedflatError(
             f"{what}: labels are {y.dtype}, but cross-entropy needs whole numbers; or pass your own loss"
         )
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
+    if not _are_classes(y, classes):
+        wrong = int(y.min()) if y.min() < 0 else int(y.max())
         raise FedflatError(f"{what} has the label {wrong}, which is outside the model's {classes} classes")
+
+
+def _are_classes(y: Tensor, classes: int) -> bool:
+    return not y.is_floating_point() and bool(y.min() >= 0) and bool(y.max() < classes)
 
 
 def _items(clients: Any) -> Sequence[Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -73,7 +73,7 @@ class Engine(Protocol):
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> Generator[None]:
     """A client's round runs on one thread, because the number of threads changes the last bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -238,7 +238,7 @@ def _serve(work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena
                 | _tensors("me", kept)
                 | {("model", name): b for name, b in reply.buffers.items()}
             )
-            facts = ("steps", "lr_sum", "gradients", "forwards")
+            facts = ("steps", "lr_sum", "reach", "gradients", "forwards")
             line.send({name: getattr(reply, name) for name in facts})
         except Exception as error:
             line.send(_portable(error))
