@@ -375,3 +375,45 @@ def test_no_worker_survives_the_run(how):
         assert gone(workers)
         if how == signal.SIGINT:
             assert "KeyboardInterrupt" in process.stderr.read()
+
+
+@pytest.mark.parametrize("moment", ["open", "train", "evaluate"])
+def test_an_interrupt_inside_a_round_leaves_a_folder_that_resumes_to_the_same_bits(tmp_path, monkeypatch, moment):
+    """Whatever of round 3 is done when Ctrl-C arrives does not count: resume repeats it from what was saved before."""
+    whole = train("fedscar+scaffold", test=population()[0])
+    calls = iter(range(1000))
+    owner, name = {
+        "open": (ff.core.Server, "open"),
+        "train": (ff.engines.Work, "__call__"),
+        "evaluate": (ff.Simulation, "_evaluate"),
+    }[moment]
+    when = {"open": 2, "train": 3 + 4 + 1, "evaluate": 2}[moment]
+    original = getattr(owner, name)
+
+    def interrupted(*arguments):
+        value = original(*arguments)
+        if next(calls) == when:
+            raise KeyboardInterrupt
+        return value
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train("fedscar+scaffold", test=population()[0], out=tmp_path)
+    resumed = train("fedscar+scaffold", test=population()[0], out=tmp_path, resume=True)
+    assert torch.equal(resumed.vector, whole.vector)
+    assert [{**row, "seconds": 0} for row in resumed.history] == [{**row, "seconds": 0} for row in whole.history]
+    for client, memory in whole.memories.items():
+        assert all(torch.equal(value, resumed.memories[client][key]) for key, value in memory.items())
+
+
+def test_a_folder_knows_from_its_first_second_whose_it_is(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(ff.Simulation, "_round", lambda *_: exec("raise KeyboardInterrupt"))
+        with pytest.raises(KeyboardInterrupt):
+            train("fedavg", out=tmp_path)
+    with pytest.raises(FedflatError, match="holds a run with momentum = 0.8, not 0.1"):
+        train("fedavg", out=tmp_path, resume=True, momentum=0.1)
+    train("fedavg", out=tmp_path, resume=True)
+    with pytest.raises(FedflatError, match="rounds = 4: .* holds a run that has done 5 rounds already"):
+        train("fedavg", out=tmp_path, resume=True, rounds=4)

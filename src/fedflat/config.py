@@ -19,29 +19,50 @@ Rate = Callable[[int, int], float]  # (t, rounds) -> the rate of round t, t from
 class Settings(BaseModel):
     """How to train, apart from algorithm, model and data. The names are those of `simulate` and of the options."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     rounds: Annotated[int, Field(ge=0)] = 100
+    """how many rounds"""
     epochs: Count | None = None
+    """passes over its data that a client makes in a round; 5, unless --steps is given"""
     steps: Count | None = None
+    """minibatches that a client makes in a round, in place of --epochs"""
     batch_size: Count | None = 50
+    """samples in a minibatch, or full for all of a client's at once"""
     lr: NonNegative | Rate = 0.01
+    """step size of a client"""
     lr_decay: Positive = 1.0
+    """round t, counted from 0, uses lr * lr_decay**t"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """momentum of a client's SGD, which starts afresh in every round"""
     weight_decay: NonNegative = 0.0
+    """weight decay of a client's SGD"""
     clip: Positive | None = None
+    """largest norm of a gradient, or none; not clipped unless given"""
     weighting: Literal["samples", "uniform"] = "samples"
+    """weigh clients by their samples, or all alike"""
     buffers: Literal["average", "local", "recalibrate"] = "average"
+    """BatchNorm statistics: averaged, kept by each client, or measured anew"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """decides everything that is random; the same seed gives the same bits"""
     device: str = "auto"
+    """cpu, cuda or cuda:1; auto takes a GPU where there is one"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """arithmetic of the forward and backward passes"""
     eval_every: Count = 1
+    """rounds from one test to the next; the last round is always tested"""
     resume: bool = False
+    """go on with the run in --out, or start it if there is none"""
 
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else value
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _full(cls, value: Any) -> Any:
+        return None if value == "full" else value
 
     @model_validator(mode="after")
     def _one_length(self) -> "Settings":
@@ -62,6 +83,29 @@ class Settings(BaseModel):
         return lr * self.lr_decay**t
 
 
+class RunConfig(Settings):
+    """A run that can be written down: what the command line and a config.toml hold, spelled as the options are."""
+
+    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"))
+
+    algorithm: str = "fedavg"
+    """a name from `fedflat algorithms`, with other hyper-parameters if need be, or several joined by +"""
+    data: str = "digits"
+    """data set"""
+    partition: str = "lda:0.3"
+    """who holds which sample: iid, lda:0.3, dirichlet:0.3, shards:2 or pathological:3"""
+    clients: Count = 20
+    """how many clients share the data"""
+    model: str | None = None
+    """mlp or cnn; one that fits the data unless given"""
+    participation: Any = None
+    """clients that train in a round: 0.1 is a fraction, 10 a count, 1.0 all; ten, or all if fewer, unless given"""
+    engine: str = "auto"
+    """where clients train: serial or processes:4; it changes no number"""
+    out: Annotated[str, Field(min_length=1)] | None = None
+    """folder that keeps the run: config.toml, metrics.jsonl, model.safetensors and checkpoints"""
+
+
 def cosine(lr: float, final: float = 0.0) -> Rate:
     """A rate that falls from `lr` to `final` along half a cosine over the rounds.
 
@@ -76,10 +120,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def validated(model: type[Model], values: dict[str, Any]) -> Model:
     """The model with these values; what is wrong with them becomes one sentence that names the key."""
+    known = [field.alias or name for name, field in model.model_fields.items()]
     for key in values:
-        if key not in model.model_fields:
-            close = difflib.get_close_matches(key, model.model_fields, 1)
-            hint = f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(model.model_fields)}"
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(known)}"
             raise FedflatError(f"there is no setting '{key}'{hint}")
     try:
         return model(**values)

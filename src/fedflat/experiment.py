@@ -141,6 +141,7 @@ class Simulation:
         )
         self.engine = self._choose(engine)
         self.round = 0
+        self.between_rounds = True
         self.active: list[int] = []
         self.history: list[Row] = []
         self.totals = Totals()
@@ -182,11 +183,13 @@ class Simulation:
         if self.round < self.settings.rounds:
             self.engine.open(self.work)
         while self.round < self.settings.rounds:
+            self.between_rounds = False
             row = self._round(self.round + 1)
             self.history.append(row)
             self.totals.add(row)
             if self.folder is not None:
                 self.folder.append(row)
+            self.between_rounds = True
             if not bool(self.server.w.isfinite().all()):
                 raise RunError(f"round {self.round}: {self.algorithm} diverged, the model is no longer finite")
             yield row

@@ -1,5 +1,6 @@
 """A run's folder: config.toml, facts.json, metrics.jsonl (one line a round), checkpoint/, model.safetensors."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -34,25 +35,21 @@ class RunFolder:
         self._saved = time.monotonic()
 
     def __enter__(self) -> "RunFolder":
-        resume = self.simulation.settings.resume
-        if (self.path / "metrics.jsonl").exists() and not resume:
+        if (self.path / "metrics.jsonl").exists() and not self.simulation.settings.resume:
             raise FedflatError(f"{self.path} holds a run already; choose another folder, or go on with resume")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "w")
-        except OSError as error:
-            raise FedflatError(f"cannot write to {self.path}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise FedflatError(f"another run is writing to {self.path}") from None
-        self._identity = {k: v for k, v in self.config.items() if k not in FREE_TO_CHANGE} | _made_of(self.simulation)
-        if resume:
-            self._restore()
-        checkpoint.replace(self.path / "config.toml", toml(self.config).encode())
-        checkpoint.replace(self.path / "facts.json", json.dumps(facts(self.simulation), indent=1).encode())
-        self._metrics = open(self.path / "metrics.jsonl", "a")
+        with contextlib.ExitStack() as held:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = held.enter_context(open(self.path / "lock", "w"))
+            except OSError as error:
+                raise FedflatError(f"cannot write to {self.path}: {error.strerror}") from None
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FedflatError(f"another run is writing to {self.path}") from None
+            self._open()
+            self._metrics = held.enter_context(open(self.path / "metrics.jsonl", "a"))
+            self._held = held.pop_all()
         return self
 
     def append(self, row: "Row") -> None:
@@ -68,24 +65,33 @@ class RunFolder:
         self._saved = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._metrics.close()
-        try:
+        with self._held:
             interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-            if kind is None or interrupted:
+            if self.simulation.between_rounds and (kind is None or interrupted):
                 self.save()
             if kind is None:
                 state = self.simulation.model.state_dict()
                 content = save_tensors({name: t.detach().cpu().clone() for name, t in state.items()})
                 checkpoint.replace(self.path / "model.safetensors", content)
-        finally:
-            self._lock.close()
+
+    def _open(self) -> None:
+        self._identity = {k: v for k, v in self.config.items() if k not in FREE_TO_CHANGE} | _made_of(self.simulation)
+        if (self.path / "checkpoint").exists():
+            self._restore()
+        else:
+            self.save()  # so that from its first second the folder knows whose it is
+        checkpoint.replace(self.path / "config.toml", toml(self.config).encode())
+        checkpoint.replace(self.path / "facts.json", json.dumps(facts(self.simulation), indent=1).encode())
 
     def _restore(self) -> None:
         note = checkpoint.load(self.path / "checkpoint", self.simulation, self._identity)
         if note:
             self.notes.append(note)
-        rows = rows_of(self.path / "metrics.jsonl", self.simulation.round)
-        if len(rows) != self.simulation.round:
+        done, asked = self.simulation.round, self.simulation.settings.rounds
+        if done > asked:
+            raise FedflatError(f"rounds = {asked}: {self.path} holds a run that has done {done} rounds already")
+        rows = rows_of(self.path / "metrics.jsonl", done)
+        if len(rows) != done:
             raise FedflatError(f"{self.path}/metrics.jsonl lacks rounds that the checkpoint has; it cannot be resumed")
         self.simulation.history = rows
         lines = "".join(json.dumps(row) + "\n" for row in rows)

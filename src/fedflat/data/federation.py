@@ -8,6 +8,7 @@ from typing import Any, Protocol, overload, runtime_checkable
 from torch import Tensor
 
 from fedflat.data.partition import partition as divide
+from fedflat.data.partition import spelled
 from fedflat.errors import FedflatError
 
 Pair = tuple[Tensor, Tensor]
@@ -52,7 +53,7 @@ class Federation(Sequence[Pair]):
         if len(data.train[0]) != len(data.train[1]):
             raise FedflatError(f"the training data have {len(data.train[0])} samples but {len(data.train[1])} labels")
         self.data = data
-        self.partition = partition
+        self.partition = spelled(partition)
         self.parts = divide(data.train[1], partition, clients, seed)
 
     @property

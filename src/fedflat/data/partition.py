@@ -161,6 +161,17 @@ _RULES = {
 _SHORT = {"pat": "pathological", "path": "pathological"}
 
 
+def spelled(spec: str) -> str:
+    """The one spelling of a partition.
+
+    >>> spelled("Pat:3.0"), spelled("IID")
+    ('pathological:3', 'iid')
+    """
+    rule, parameter = _parse(spec)
+    name = next(name for name, known in _RULES.items() if known is rule)
+    return name if rule.example is None else f"{name}:{parameter:g}"
+
+
 def _parse(spec: str) -> tuple[_Rule, float]:
     name, colon, text = str(spec).partition(":")
     name = _SHORT.get(canonical(name), name)

@@ -21,6 +21,13 @@ def choose(engine: Any, *, cuda: bool, active: int, steps: int, flops: float) ->
 
     `steps` is the number of local steps of the whole run, `flops` the arithmetic of one.
     """
+    chosen = _named(engine, cuda, active, steps, flops)
+    if cuda and isinstance(chosen, Processes):
+        raise FedflatError("engine 'processes' works on the CPU; use engine='serial' with device='cuda'")
+    return chosen
+
+
+def _named(engine: Any, cuda: bool, active: int, steps: int, flops: float) -> Engine:
     if not isinstance(engine, str):
         if all(callable(getattr(engine, method, None)) for method in ("open", "train", "close")):
             return engine

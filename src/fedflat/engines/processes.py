@@ -124,8 +124,6 @@ class Processes:
         """Fork the workers."""
         if not available():
             raise FedflatError("engine 'processes' needs a system that can fork; use engine='serial' here")
-        if work.task.vector.is_cuda:
-            raise FedflatError("engine 'processes' works on the CPU; use engine='serial' with device='cuda'")
         self.wire = wire = Wire.of(work)
         context = multiprocessing.get_context("fork")
         for _ in range(self.count):

@@ -1,0 +1,7 @@
+"""`python -m fedflat` is `fedflat`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())
