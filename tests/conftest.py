@@ -1,7 +1,9 @@
-"""What all tests share: GPU tests skip themselves where there is no GPU."""
+"""What all tests share: one thread each, since they run side by side; GPU tests skip themselves without a GPU."""
 
 import pytest
 import torch
+
+torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
