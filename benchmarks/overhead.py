@@ -73,7 +73,7 @@ def local_round(name: str, model: nn.Module, x: Tensor, y: Tensor, rows: list) -
     task = Task(model, inside=algorithm.looks_inside)
     population = Population([(x, y)], task.vector.dtype, task.vector.device)
     data = LocalData(population.clients[0], rows, population.inputs, algorithm.batches)
-    server = Server(algorithm, task.vector, task.buffers, Weights(population.sizes))
+    server = Server(algorithm, task, Weights(population.sizes))
     work = Work(algorithm, task, SGD(), lambda client, round: data, seed=0)
     (job,) = server.open([0], 1, LR)
     _, memory = work(job, None)

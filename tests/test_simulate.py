@@ -412,8 +412,8 @@ def test_a_folder_knows_from_its_first_second_whose_it_is(tmp_path, monkeypatch)
         patched.setattr(ff.Simulation, "_round", lambda *_: exec("raise KeyboardInterrupt"))
         with pytest.raises(KeyboardInterrupt):
             train("fedavg", out=tmp_path)
-    with pytest.raises(FedflatError, match="holds a run with momentum = 0.8, not 0.1"):
+    with pytest.raises(FedflatError, match=r"holds a run with momentum = 0\.8, not 0\.1"):
         train("fedavg", out=tmp_path, resume=True, momentum=0.1)
     train("fedavg", out=tmp_path, resume=True)
-    with pytest.raises(FedflatError, match="rounds = 4: .* holds a run that has done 5 rounds already"):
+    with pytest.raises(FedflatError, match=r"rounds = 4: .* holds a run that has done 5 rounds already"):
         train("fedavg", out=tmp_path, resume=True, rounds=4)

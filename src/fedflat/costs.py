@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from .core import Algorithm, Minibatches, Server, Weights
+from .core import Algorithm, Minibatches, Reply, Server, Weights
 from .engines import Work
 
 
@@ -41,13 +41,13 @@ class Totals:
 
 def flops(work: Work, weights: Weights, one_step: Minibatches) -> float | None:
     """The arithmetic of one local step, FedAvg's being 1; None where torch cannot count the model's operators."""
+    plain, _ = probe(replace(work, algorithm=Algorithm()), weights, one_step)
+    return probe(work, weights, one_step)[0] / plain if plain else None
 
-    def count(algorithm: Algorithm) -> int:
-        (job,) = Server(algorithm, work.task.vector, work.task.buffers, weights).open([0], 1, 0.0)
-        lone = replace(work, algorithm=algorithm, data=lambda client, round: one_step, own_buffers=False)
-        with FlopCounterMode(display=False) as counter:
-            lone(job, None)
-        return counter.get_total_flops()
 
-    plain = count(Algorithm())
-    return count(work.algorithm) / plain if plain else None
+def probe(work: Work, weights: Weights, one_step: Minibatches) -> tuple[int, Reply]:
+    """A local step at rate 0, which moves nothing: its arithmetic, and the reply with its counts."""
+    (job,) = Server(work.algorithm, work.task, weights).open([0], 1, 0.0)
+    with FlopCounterMode(display=False) as counter:
+        reply, _ = replace(work, data=lambda client, round: one_step, own_buffers=False)(job, None)
+    return counter.get_total_flops(), reply

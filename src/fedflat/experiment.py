@@ -16,7 +16,7 @@ from .config import Settings, validated
 from .core import SGD, Algorithm, Batch, Minibatches, Reply, Server, Store, Task, Weights, cross_entropy
 from .core.messages import size
 from .core.task import Loss, check_dtype
-from .costs import Totals, flops
+from .costs import Totals, flops, probe
 from .data.batches import minibatches
 from .data.federation import Federation
 from .data.participation import Participation
@@ -111,7 +111,8 @@ class Simulation:
             if not callable(metric):
                 raise FedflatError(f"metrics: '{name}' is a function of (outputs, y), not {metric!r}")
         self.settings, self.algorithm, self.metrics = settings, algorithm, metrics
-        self.device = device_of(settings.device, settings.precision)
+        device = "cpu" if settings.device == "auto" and engines.on_cpu(engine) else settings.device
+        self.device = device_of(device, settings.precision)
         self._model = _model(model, settings.seed).to(self.device)
         dtype = check_dtype(self._model)
         self.task = Task(
@@ -127,9 +128,7 @@ class Simulation:
         self.test = None if test is None else self.population.samples(test, "test")
         self._check_fit(classes=loss is None)
         self.participation: Participation = participation_of(participation, len(self.population))
-        self.server = Server(
-            algorithm, self.task.vector, self.task.buffers, Weights(self.population.sizes, settings.weighting)
-        )
+        self.server = Server(algorithm, self.task, Weights(self.population.sizes, settings.weighting))
         self.store = Store()
         self.work = Work(
             algorithm,
@@ -253,23 +252,25 @@ class Simulation:
         return minibatches(self.population.sizes[client], self.settings.batch_size, **self.settings.length, rng=rng)
 
     def _costs(self) -> dict[str, float | None]:
-        one_step = self._minibatches(0, self._rows(0, 1)[: self.algorithm.batches])
-        counted = flops(self.work, self.server.weights, one_step) if self.totals.steps else None
+        counted = flops(self.work, self.server.weights, self._one_step) if self.totals.steps else None
         return {**self.totals.relative(size([self.task.vector, *self.task.buffers.values()])), "flops": counted}
 
+    @property
+    def _one_step(self) -> Minibatches:
+        return self._minibatches(0, self._rows(0, 1)[: self.algorithm.batches])
+
     def _choose(self, engine: Any) -> engines.Engine:
-        """The engine; what "auto" compares is counted, so that a repeat chooses the same."""
         active = len(self.participation.active(1, len(self.population), self.settings.seed))
-        mean = sum(self.population.sizes) / len(self.population)
-        batch = min(self.settings.batch_size or mean, mean)
-        steps = self.settings.steps or (self.settings.epochs or 5) * mean / batch
-        return engines.choose(
-            engine,
-            cuda=self.device.type == "cuda",
-            active=active,
-            steps=int(self.settings.rounds * active * steps),
-            flops=6 * self.task.layout.length * batch,
-        )
+
+        def work() -> tuple[float, float]:
+            mean = sum(self.population.sizes) / len(self.population)
+            per_epoch = mean / min(self.settings.batch_size or mean, mean)
+            steps = self.settings.length["steps"] or (self.settings.length["epochs"] or 0) * per_epoch
+            arithmetic, reply = probe(self.work, self.server.weights, self._one_step)
+            steps *= self.settings.rounds * active
+            return steps * reply.gradients, steps * arithmetic
+
+        return engines.choose(engine, cuda=self.device.type == "cuda", active=active, work=work)
 
     def _check_fit(self, classes: bool) -> None:
         inputs = self.population.inputs

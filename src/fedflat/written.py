@@ -7,9 +7,9 @@ from typing import Any
 
 from . import algorithms, data, models
 from .config import RunConfig, validated
-from .data.names import find
 from .errors import FedflatError
 from .experiment import Simulation
+from .names import find
 from .results import FREE_TO_CHANGE
 
 Values = dict[str, Any]

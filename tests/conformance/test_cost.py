@@ -1,7 +1,10 @@
 """What is measured equals the cost table: vectors down and up in units of the model, gradients and forwards a step."""
 
 import pytest
+import torch
 from federations import NAMES, network, train
+
+import fedflat as ff
 
 COST = {  # down, up, gradients, forwards
     "fedavg": (1, 1, 1, 0),
@@ -39,6 +42,38 @@ def test_buffers_travel_with_the_model_and_count_as_part_of_it():
     model = sum(p.numel() for p in result.model.parameters())
     statistics = 3 + 3 + 1
     assert result.history[0]["bytes_down"] == 3 * 8 * (model + statistics)
+
+
+class TrainsTheBody(ff.Part):
+    server_keeps = server_sends = {"m": ff.vector}
+
+    def trainable(self, layout):
+        return lambda name: name not in layout.head
+
+
+def test_frozen_tensors_neither_move_nor_travel():
+    model = network()
+    for frozen in model[0].parameters():
+        frozen.requires_grad_(False)
+    sizes = [p.numel() for p in model.parameters()]
+    body = sum(sizes[2:4])
+    costs = train(TrainsTheBody(), model=model).costs
+    assert costs["up"] == body / sum(sizes)
+    assert costs["down"] == 2 * body / sum(sizes)
+
+
+def test_a_partial_perturbation_is_really_cheaper():
+    """A third of a step is its forward pass: the head alone costs one more, and FedSoL's teacher another one."""
+    shape = (1, 16, 16)
+    clients = [(torch.randn(20, *shape), torch.arange(20) % 10)] * 2
+    model = ff.models.build("cnn", shape, 10)
+
+    def flops(expression: str) -> float:
+        return ff.simulate(expression, model, clients, rounds=1, steps=1, device="cpu", engine="serial").costs["flops"]
+
+    assert flops("fedsol(layers=head)") == pytest.approx(5 / 3, abs=0.03)
+    assert flops("fedsol(layers=body)") == pytest.approx(7 / 3, abs=0.05)
+    assert flops("fedsol") == pytest.approx(7 / 3, abs=0.05)
 
 
 def test_flops_are_in_units_of_fedavg():

@@ -31,7 +31,7 @@ def samples() -> tuple[Tensor, Tensor, Tensor]:
 
 def jobs(algorithm: ff.Algorithm, task: Task) -> tuple[list[Job], list[Values]]:
     """The jobs and memories of a second round, so that nothing in them is zero."""
-    server = Server(algorithm, task.vector, task.buffers, Weights([10] * CLIENTS))
+    server = Server(algorithm, task, Weights([10] * CLIENTS))
     x, y, _ = (t.to(task.vector.device) for t in samples())
     first = [
         local_round(algorithm, task, SETTINGS, job, None, [(Batch(x[i, k], y[i, k]),) for k in range(STEPS)])
@@ -64,7 +64,7 @@ def test_vmapped_and_padded_clients_give_the_serial_numbers(name, norm):
     ]
 
     def one(w, got, buffers, memory, x, y, mask):
-        job = Job(0, 2, 0.1, w, got, buffers)
+        job = Job(0, 2, 0.1, w, got, buffers, given[0].coordinates)
         data = [(Batch(x[k], y[k], mask[k]),) for k in range(steps)]
         reply, kept = local_round(algorithm, functional, SETTINGS, job, memory, data)
         return reply.moved, reply.uploads, reply.buffers, kept

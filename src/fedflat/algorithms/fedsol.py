@@ -46,11 +46,9 @@ class AscendAlong(Part):
         return (self.force,)
 
     def perturb(self, step, me, got):
-        g = step.force(self.force)
-        if self.layers != "all":
-            in_head = self.layers == "head"
-            kept = (t if (n in step.layout.head) == in_head else torch.zeros_like(t) for n, t in step.layout.tensors(g))
-            g = step.layout.flatten(kept)
+        head = step.layout.head
+        only = {"all": None, "head": lambda name: name in head, "body": lambda name: name not in head}[self.layers]
+        g = step.force(self.force, only)
         away = step.x - step.w
         if self.adaptive:
             radius = step.layout.per_tensor(by_column if self.adaptive == "columns" else by_tensor, away)

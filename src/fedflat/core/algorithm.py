@@ -7,6 +7,7 @@ from fedflat.errors import FedflatError
 
 from .messages import Reply
 from .part import SLOTS, Kind, Part
+from .vectors import Layout
 
 UNIQUE = ("perturb", "aggregate")  # two fillers would contradict each other
 FORCES = ("term", "pull")  # a part inside another one exerts these through `step.force` only
@@ -66,6 +67,18 @@ class Algorithm:
     def batches(self) -> int:
         """How many minibatches a step draws."""
         return max((p.batches for p in self.everyone), default=1)
+
+    def trained(self, layout: Layout) -> frozenset[str]:
+        """The names of the tensors that are trained; the others neither move nor travel."""
+        chosen = [part.trainable(layout) for part in self.filling("trainable")]
+        return frozenset(n for n in layout.names if n not in layout.frozen and all(c(n) for c in chosen))
+
+    def coordinates(self, layout: Layout) -> int:
+        """How many coordinates of a vector travel."""
+        if not all(part.travels for part in self.everyone):
+            return 0
+        trained = self.trained(layout)
+        return sum(size for name, size in zip(layout.names, layout.sizes, strict=True) if name in trained)
 
     @cached_property
     def looks_inside(self) -> bool:

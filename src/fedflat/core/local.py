@@ -11,7 +11,7 @@ Nothing in a step waits for the device or branches on a tensor's value, so a ste
 captured. The loop owns x and the velocity and updates them in place; parts are lent everything and write nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -89,7 +89,7 @@ def finish(run: "LocalRun") -> tuple[Reply, Values]:
                 name: fit(value, part.client_sends[name], run.w, f"{part.name}: upload '{name}'")
                 for name, value in sent.items()
             }
-    counts = run.K, run.lr_sum, run.reach, run.gradients, run.forwards
+    counts = run.K, run.lr_sum, run.reach, run.gradients, run.forwards, run.job.coordinates
     return Reply(run.job.client, moved, uploads, run.buffers, run.loss, *counts), run.kept
 
 
@@ -150,10 +150,15 @@ class LocalRun:
     def mask(self) -> Vector | None:
         """1 where a coordinate is trained; None where all are."""
         layout = self.task.layout
-        chosen = [part.trainable(layout) for part in self.algorithm.filling("trainable")]
-        if not chosen and not layout.frozen:
-            return None
-        return layout.mask(lambda name: name not in layout.frozen and all(c(name) for c in chosen), self.w)
+        trained = self.algorithm.trained(layout)
+        return None if len(trained) == len(layout.names) else layout.mask(trained.__contains__, self.w)
+
+    def chosen(self, part: Part, only: Callable[[str], bool]) -> Vector:
+        """1 on the tensors of which a part's force is wanted."""
+        key = part.name, "only"
+        if key not in self._constants:
+            self._constants[key] = self.task.layout.mask(only, self.w)
+        return self._constants[key]
 
     def call(self, part: Part, slot: str, *arguments: Any) -> Any:
         """Call a slot with the part's own memory and what it received."""
@@ -217,8 +222,11 @@ class Step:
             self._references[key] = reference, seen  # the reference is kept so that its id stays its own
         return self._references[key][1]
 
-    def force(self, part: Part) -> Vector:
-        """What a part does to the direction at x: the gradient of its term, plus its pull."""
+    def force(self, part: Part, only: Callable[[str], bool] | None = None) -> Vector:
+        """What a part does to the direction at x: the gradient of its term, plus its pull.
+
+        `only` chooses tensors by name: the force is 0 on the others, and the gradient is not computed for them.
+        """
         run = self._run
         if part not in run.algorithm.everyone:
             raise FedflatError(f"{part.name} is no part of this algorithm; name it in `inner` of the part that uses it")
@@ -226,13 +234,14 @@ class Step:
         if part.fills("term"):
 
             def objective(v: Vector) -> tuple[Tensor, tuple[()]]:
-                out = run.task.forward(v, self._batch.x, run.buffers)
+                out = run.task.forward(v, self._batch.x, run.buffers, only)
                 return self._batch.mean(run.call(part, "term", out, self)), ()
 
             forces.append(run.task.gradient(objective, self.x)[0])
             run.gradients += 1
         if part.fills("pull"):
-            forces.append(run.vector(part, "pull", self))
+            pull = run.vector(part, "pull", self)
+            forces.append(pull if only is None else pull * run.chosen(part, only))
         if not forces:
             raise FedflatError(f"{part.name} exerts no force: it has neither a term nor a pull")
         return forces[0] if len(forces) == 1 else forces[0] + forces[1]

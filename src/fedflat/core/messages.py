@@ -12,8 +12,13 @@ Named = Mapping[str, Mapping[str, Tensor]]  # part -> name -> value
 
 
 def size(tensors: Iterable[Tensor]) -> int:
-    """The payload of some tensors in bytes."""
+    """Some tensors in bytes."""
     return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def payload(values: Iterable[Tensor], coordinates: int) -> int:
+    """Scalars and vectors in bytes, of a vector the coordinates that may differ from what the receiver has."""
+    return sum((coordinates if t.ndim else 1) * t.element_size() for t in values)
 
 
 def every(named: Named) -> Iterable[Tensor]:
@@ -31,11 +36,12 @@ class Job:
     w: Vector
     got: Named
     buffers: Buffers
+    coordinates: int  # of a vector that travel; the others are frozen
 
     @property
     def bytes(self) -> int:
-        """The payload in bytes."""
-        return size([self.w, *every(self.got), *self.buffers.values()])
+        """What is sent, in bytes."""
+        return payload([self.w, *every(self.got)], self.coordinates) + size(self.buffers.values())
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,9 @@ class Reply:
     reach: float
     gradients: int
     forwards: int
+    coordinates: int
 
     @property
     def bytes(self) -> int:
-        """The payload in bytes."""
-        return size([self.moved, *every(self.uploads), *self.buffers.values()])
+        """What is sent, in bytes."""
+        return payload([self.moved, *every(self.uploads)], self.coordinates) + size(self.buffers.values())

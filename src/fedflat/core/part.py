@@ -56,6 +56,7 @@ class Part:
     server_sends: ClassVar[Kinds] = {}
     client_sends: ClassVar[Kinds] = {}
     batches: ClassVar[int] = 1  # minibatches that a step draws; the last one is the update's
+    travels: ClassVar[bool] = True  # False: clients keep to themselves, and no vector is sent
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

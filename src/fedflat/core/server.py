@@ -13,7 +13,7 @@ from .memory import Memory, Watch, fit, initial
 from .messages import Job, Reply
 from .part import Kind, Part
 from .store import Table
-from .task import Buffers
+from .task import Buffers, Task
 from .vectors import Vector
 from .weights import Weighting, Weights
 
@@ -66,12 +66,13 @@ class Averaging(Part):
 class Server:
     """The model, the parts' server memories, and the two halves of the server's round."""
 
-    def __init__(self, algorithm: Algorithm, w: Vector, buffers: Buffers, weights: Weights):
-        self.algorithm, self.w, self.buffers, self.weights = algorithm, w, buffers, weights
+    def __init__(self, algorithm: Algorithm, task: Task, weights: Weights):
+        self.algorithm, self.w, self.buffers, self.weights = algorithm, task.vector, task.buffers, weights
+        self.coordinates = algorithm.coordinates(task.layout)
         self.kept: dict[str, dict[str, Any]] = {}
         for part in algorithm.everyone:
-            tables = {n: Table(weights, w) for n, kind in part.server_keeps.items() if kind is Kind.TABLE}
-            self.kept[part.name] = initial(part.server_keeps, w) | tables
+            tables = {n: Table(weights, self.w) for n, kind in part.server_keeps.items() if kind is Kind.TABLE}
+            self.kept[part.name] = initial(part.server_keeps, self.w) | tables
         self._replies: Sequence[Reply] = ()
         self._watch = Watch(self._lent)
 
@@ -104,7 +105,7 @@ class Server:
                 w = self._vector(self._watch(part, "broadcast", w, self._memory(part), client, sent), part, "broadcast")
             if part.server_sends:
                 got[part.name] = {name: getattr(sent, name) for name in part.server_sends}
-        return Job(client, round, lr, w, got, self.buffers)
+        return Job(client, round, lr, w, got, self.buffers, self.coordinates)
 
     def _fold(self, part: Part, slot: str) -> Vector:
         replies = Replies(self._replies, self.weights, part)

@@ -87,11 +87,17 @@ class Task:
         if inside:
             self._look_inside()
 
-    def forward(self, v: Vector, x: Tensor, buffers: Mapping[str, Tensor]) -> Outputs:
-        """The model at a vector; the buffers that are given stay as they are, those after the pass are returned."""
+    def forward(
+        self, v: Vector, x: Tensor, buffers: Mapping[str, Tensor], only: Callable[[str], bool] | None = None
+    ) -> Outputs:
+        """The model at a vector; the buffers that are given stay as they are, those after the pass are returned.
+
+        Tensors that are frozen, or not among `only` the named ones, are constants of a gradient.
+        """
         seen = self._seen = Outputs(None, {name: b.clone() for name, b in buffers.items()})
         for name, tensor in self.layout.tensors(v):
-            self._put(name, tensor.detach() if name in self.layout.frozen else tensor)
+            constant = name in self.layout.frozen or (only is not None and not only(name))
+            self._put(name, tensor.detach() if constant else tensor)
         for name, buffer in seen.buffers.items():
             self._put(name, buffer)
         for rnn in self._recurrent:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedflat.data.names import find
+from fedflat.names import find
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -30,8 +30,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedflat.data.names import canonical, find
 from fedflat.errors import FedflatError
+from fedflat.names import canonical, find
 from fedflat.seeds import generator
 
 Ints = NDArray[np.int64]

@@ -177,7 +177,7 @@ class Processes:
             | {("model", name): b for name, b in job.buffers.items()}
         )
         try:
-            worker.line.send((job.client, job.round, job.lr, memory is not None))
+            worker.line.send((job.client, job.round, job.lr, job.coordinates, memory is not None))
         except OSError:
             raise self._death(worker) from None
         return worker.line
@@ -221,12 +221,13 @@ def _serve(work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena
     keep_pages()
     while True:
         try:
-            client, round, lr, returning = line.recv()
+            client, round, lr, coordinates, returning = line.recv()
         except EOFError:
             return
         try:
             buffers = {name: inbox.tensors["model", name] for _, name in wire.buffers}
-            job = Job(client, round, lr, inbox.tensors["w",], _nested(inbox, "got", wire.got, copy=False), buffers)
+            got = _nested(inbox, "got", wire.got, copy=False)
+            job = Job(client, round, lr, inbox.tensors["w",], got, buffers, coordinates)
             memory = _nested(inbox, "me", wire.kept, copy=False) if returning else None
             reply, kept = work(job, memory)
             outbox.holds.clear()
@@ -236,7 +237,7 @@ def _serve(work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena
                 | _tensors("me", kept)
                 | {("model", name): b for name, b in reply.buffers.items()}
             )
-            facts = ("steps", "lr_sum", "reach", "gradients", "forwards")
+            facts = ("steps", "lr_sum", "reach", "gradients", "forwards", "coordinates")
             line.send({name: getattr(reply, name) for name in facts})
         except Exception as error:
             line.send(_portable(error))

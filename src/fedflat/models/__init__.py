@@ -8,10 +8,10 @@ from math import prod
 import torch
 from torch import nn
 
-from fedflat.data.names import find
 from fedflat.errors import FedflatError
 from fedflat.models.cnn import CNN
 from fedflat.models.mlp import MLP
+from fedflat.names import find
 
 
 def build(name: str, shape: Sequence[int], classes: int, seed: int = 0) -> nn.Module:
