@@ -88,7 +88,7 @@ def test_json_is_the_last_and_only_thing_on_stdout(capsys):
 def test_the_summary_names_three_accuracies_and_all_costs(capsys):
     assert run("fedsam(rho=0.2)", *SHORT) == 0
     out, _ = capsys.readouterr()
-    for words in ("fedsam(rho=0.2)", "last", "mean of last 10", "best", "down", "up", "gradients", "forwards", "flops"):
+    for words in ("fedsam(rho=0.2)", "last", "last 10 rounds", "best", "down", "up", "gradients", "forwards", "flops"):
         assert words in out
 
 
@@ -324,7 +324,7 @@ def test_resume_of_another_configuration_is_refused(change, tmp_path, capsys):
 DRIVER = """
 import sys
 from fedflat import cli, results
-results.CHECKPOINT_SECONDS = 0
+results.CHECKPOINT_SECONDS = results.CHECKPOINT_REST = 0
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -389,7 +389,9 @@ def test_sigterm_is_the_first_ctrl_c_and_the_next_one_ends_at_once(tmp_path):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert (said + err).strip() == b"ending after this round; Ctrl-C ends at once"
+    first, last = (said + err).decode().strip().splitlines()
+    assert first == "ending after this round; Ctrl-C ends at once"
+    assert last == f"ended after round 0 of 100; go on with: fedflat run --resume --out {tmp_path}"
     assert out == b""
     assert not alive(worker)
 

@@ -122,7 +122,7 @@ class SendsNothingItHas(Part):
         (KeepsTheWrongShape, r"KeepsTheWrongShape.client_keeps: 'h' holds a vector of \d+ numbers .*not .*\(3,\)"),
         (KeepsAVectorAsScalar, "KeepsAVectorAsScalar.client_keeps: 's' is a scalar"),
         (ReturnsTheWrongShape, "ReturnsTheWrongShape.pull: the result"),
-        (ReturnsNothing, "ReturnsNothing.perturb: the result .* not NoneType"),
+        (ReturnsNothing, "ReturnsNothing.perturb: the result is missing; does it `return`"),
         (UploadsTooMuch, r"UploadsTooMuch.finish uploads \['a', 'b'\] but client_sends declares \['a'\]"),
         (SendsNothingItHas, "SendsNothingItHas.server_sends declares 'm' but nothing has set it"),
     ],
@@ -134,6 +134,7 @@ def test_a_part_that_breaks_the_rules_is_named(part, sentence, engine):
 
 
 def part(**body):
+    body = {"rate": lambda self, lr, k, K: lr, **body}
     return type("Tried", (Part,), body)()
 
 
@@ -145,13 +146,22 @@ def part(**body):
         (lambda: ff.algorithms.parse("man+man"), "SmallActivations is in there 2 times"),
         (lambda: ff.algorithms.parse("scaffold+fedsol(proximal=scaffold)"), "ControlVariates is in there 2 times"),
         (lambda: Algorithm(ff.algorithms.LocalAscent), "is it a class without its `\\(\\)`"),
-        (lambda: Algorithm(part(client_keeps={"h": "vector"})), "'h' is a vector, scalar, model or table"),
+        (
+            lambda: Algorithm(part(client_keeps={"h": "vector"})),
+            "'h' is fedflat.vector, scalar, .* not 'vector'",
+        ),
         (lambda: Algorithm(part(client_keeps={"h": table})), "'h' is a table, which only the server keeps"),
         (lambda: Algorithm(part(server_sends={"m": vector})), "neither keeps it nor sets it in `broadcast`"),
         (lambda: Algorithm(part(client_sends={"m": vector})), "declares uploads, but has no `finish`"),
         (
-            lambda: Algorithm(part(client_sends={"moved": vector}, finish=lambda *_: {})),
+            lambda: Algorithm(part(client_sends={"moved": vector}, finish=lambda self, run, me, got: {})),
             "'moved' is a field of every reply",
+        ),
+        (lambda: Algorithm(type("Empty", (Part,), {})()), "Empty fills no slot of the round; the slots are prepare"),
+        (lambda: part(pertub=lambda self: 0), "Tried: a part has no slot `pertub`; did you mean `perturb`"),
+        (
+            lambda: part(pull=lambda self, step: 0),
+            r"Tried.pull takes \(self, step\); the slot is called with \(self, step, me, got\)",
         ),
         (lambda: type("Derived", (ff.algorithms.LocalAscent,), {}), "parts are final"),
     ],
@@ -202,6 +212,8 @@ def test_expressions_round_trip(expression):
 
 
 def test_what_names_an_algorithm():
+    assert ff.algorithms.LocalAscent() + ff.algorithms.scaffold() == ff.algorithms.parse("fedsam+scaffold")
+    assert ff.algorithms.fedsam() + ff.algorithms.ControlVariates() == ff.algorithms.parse("fedsam+scaffold")
     assert ff.algorithms.parse("fedavg()") == ff.algorithms.fedavg() == Algorithm()
     assert str(ff.algorithms.parse("fedsam()")) == "fedsam"
     assert ff.algorithms.resolve(ff.algorithms.fedsam) == ff.algorithms.fedsam()

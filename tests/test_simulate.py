@@ -115,7 +115,7 @@ def test_a_rate_may_be_a_function():
     assert [row["lr"] for row in result.history] == pytest.approx(
         [0.1 * (1 + math.cos(math.pi * t / 5)) for t in range(5)]
     )
-    with pytest.raises(FedflatError, match="lr: the rate of round 0 is nan"):
+    with pytest.raises(FedflatError, match="lr: the rate of t = 0 is nan"):
         train("fedavg", lr=lambda t, rounds: math.nan)
 
 
@@ -247,7 +247,20 @@ WRONG = [
     ({"resume": True}, "resume needs `out`"),
     ({"algorithm": "fedsan"}, "did you mean fedsam"),
     ({"metrics": {"f": 3}}, "metrics: 'f' is a function"),
+    ({"metrics": [len]}, "metrics is a dictionary of functions"),
+    ({"metrics": {"loss": len}}, "metrics: 'loss' is measured already"),
+    ({"metrics": {"f": lambda o, y: o}, "test": (X, Y)}, "metrics: 'f' has to return one number"),
     ({"callbacks": [3]}, "callbacks are functions"),
+    ({"callbacks": 3}, "callbacks are functions"),
+    ({"lr": lambda t: 0.1}, r"lr = .*: a function of \(t, rounds\)"),
+    ({"model": nn.Linear}, "model is an nn.Module or a function seed -> nn.Module"),
+    ({"model": nn.Sequential(nn.Flatten(), nn.LazyLinear(4))}, "the model has lazy parameters"),
+    ({"model": network().requires_grad_(False)}, "no parameters that require a gradient"),
+    ({"loss": lambda o, y: (o[:, :1] - y) ** 2}, "did it broadcast outputs against labels"),
+    (
+        {"model": nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4)).double(), "batch_size": 2},
+        "client 0: BatchNorm has no statistics of a minibatch with one sample",
+    ),
 ]
 
 
@@ -417,3 +430,57 @@ def test_a_folder_knows_from_its_first_second_whose_it_is(tmp_path, monkeypatch)
     train("fedavg", out=tmp_path, resume=True)
     with pytest.raises(FedflatError, match=r"rounds = 4: .* holds a run that has done 5 rounds already"):
         train("fedavg", out=tmp_path, resume=True, rounds=4)
+
+
+@pytest.mark.parametrize("damage", ["garbage in the manifest", "a flipped bit", "a truncated file", "a missing file"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_used(tmp_path, monkeypatch, caplog, damage):
+    monkeypatch.setattr("fedflat.results.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("fedflat.results.CHECKPOINT_REST", 0.0)
+    whole = train("fedscar")
+
+    def stop(round, row, state):
+        if round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("fedscar", out=tmp_path, callbacks=stop)
+    manifest = tmp_path / "checkpoint" / "manifest.json"
+    tensors = tmp_path / "checkpoint" / "round-000003.safetensors"
+    content = bytearray(tensors.read_bytes())
+    match damage:
+        case "garbage in the manifest":
+            manifest.write_text("garbage")
+        case "a flipped bit":
+            content[-5] ^= 1
+            tensors.write_bytes(content)
+        case "a truncated file":
+            tensors.write_bytes(content[:-5])
+        case _:
+            tensors.unlink()
+    with caplog.at_level("INFO", "fedflat"):
+        resumed = train("fedscar", out=tmp_path, resume=True)
+    assert "manifest.json could not be used" in caplog.text
+    assert "going on after round 2" in caplog.text
+    assert torch.equal(resumed.vector, whole.vector)
+    assert len(list((tmp_path / "checkpoint").glob("round-*"))) == 2
+    assert torch.equal(train("fedscar", out=tmp_path, resume=True).vector, whole.vector)
+
+
+@pytest.mark.parametrize(
+    ("what", "name"), [("clients", "clients' data"), ("test", "test data"), ("model", "initial model")]
+)
+def test_a_run_is_not_gone_on_with_on_other_data(tmp_path, what, name):
+    train("fedavg", out=tmp_path, test=population()[0])
+    (x, y), *rest = population()
+    other = {"clients": [(x + 1, y), *rest], "test": (x, 3 - y), "model": network(norm=True)}[what]
+    with pytest.raises(FedflatError, match=f"holds a run with other {name}"):
+        train("fedavg", out=tmp_path, resume=True, **{"test": population()[0], what: other})
+
+
+def test_what_was_tested_can_be_computed_again():
+    federation = ff.data.Federation(ff.data.load("digits"), "iid", clients=5)
+    model = ff.models.build("mlp", (1, 8, 8), 10)
+    result = ff.simulate("fedavg", model, federation, rounds=3, lr=0.1, device="cpu")
+    x, y = federation.test
+    right = result.model(result.inputs(x)).argmax(1) == y
+    assert float(right.double().mean()) == result.history[-1]["test_accuracy"]

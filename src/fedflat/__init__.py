@@ -8,11 +8,15 @@
 (1.0, 1.0, 1.0)
 """
 
-from . import algorithms, data, engines, models
-from .config import cosine
-from .core import Algorithm, Part, model, once, scalar, table, unit, vector
-from .errors import FedflatError, RunError
-from .experiment import Result, Simulation, simulate
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import algorithms, core, data, engines, models, seeds
+    from .config import cosine
+    from .core import Algorithm, Part, model, once, scalar, table, unit, vector
+    from .errors import FedflatError, RunError
+    from .experiment import Result, Simulation, simulate
 
 __version__ = "0.1.0"
 
@@ -25,6 +29,7 @@ __all__ = [
     "Simulation",
     "__version__",
     "algorithms",
+    "core",
     "cosine",
     "data",
     "engines",
@@ -32,8 +37,32 @@ __all__ = [
     "models",
     "once",
     "scalar",
+    "seeds",
     "simulate",
     "table",
     "unit",
     "vector",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Algorithm", "Part", "model", "once", "scalar", "table", "unit", "vector"), "core"),
+    **dict.fromkeys(("FedflatError", "RunError"), "errors"),
+    **dict.fromkeys(("Result", "Simulation", "simulate"), "experiment"),
+    "cosine": "config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used, so that `fedflat --help` does not wait for torch."""
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    elif name in __all__:
+        value = importlib.import_module(f".{name}", __name__)
+    else:
+        raise AttributeError(f"module 'fedflat' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

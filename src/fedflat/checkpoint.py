@@ -8,6 +8,7 @@ renamed; two generations are kept, and one whose digest is wrong does not count.
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,9 @@ from .errors import FedflatError
 if TYPE_CHECKING:
     from .experiment import Simulation
 
+LOG = logging.getLogger("fedflat")
 FORMAT = 1
+DIGESTS = ("initial model", "clients' data", "test data")  # in what names a run; their values tell nobody anything
 MANIFESTS = ("manifest.json", "previous.json")
 
 
@@ -47,18 +50,17 @@ def save(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) ->
         "totals": dataclasses.asdict(simulation.totals),
     }
     newest, previous = (folder / m for m in MANIFESTS)
-    if newest.exists():
+    if before := _file_of(newest):
         os.replace(newest, previous)
     replace(newest, json.dumps(manifest, indent=1).encode())
-    kept = {name, *(json.loads(m.read_text())["file"] for m in (newest, previous) if m.exists())}
     for old in folder.glob("round-*.safetensors"):
-        if old.name not in kept:
+        if old.name not in (name, before or _file_of(previous)):
             old.unlink()
 
 
-def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) -> str | None:
-    """Restore the newest good generation; a note where it was not the newest, or where there was none."""
-    notes: list[str] = []
+def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) -> None:
+    """Restore the newest good generation, if there is one; what could not be used is told."""
+    damaged: list[Path] = []
     for name in MANIFESTS:
         if not (folder / name).exists():
             continue
@@ -69,15 +71,28 @@ def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) ->
                 raise ValueError("its digest is wrong")
             arrays = load_arrays(content)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            notes.append(f"{name} could not be used ({error})")
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            LOG.warning("%s could not be used (%s)", folder / name, reason)
+            damaged.append(folder / name)
             continue
         for key, value in identity.items():
             if manifest["identity"].get(key) != value:
                 before = manifest["identity"].get(key)
+                if key in DIGESTS:
+                    raise FedflatError(f"{folder.parent} holds a run with other {key}")
                 raise FedflatError(f"{folder.parent} holds a run with {key} = {before!r}, not {value!r}")
         _restore(simulation, arrays, manifest)
-        return "; ".join(notes) or None
-    return "; ".join(notes) or None
+        break
+    for manifest in damaged:
+        manifest.unlink()
+
+
+def _file_of(manifest: Path) -> str | None:
+    """The file that a manifest names; None where it is not there, or damaged."""
+    try:
+        return str(json.loads(manifest.read_text())["file"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def replace(path: Path, content: bytes) -> None:

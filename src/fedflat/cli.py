@@ -5,6 +5,7 @@ Exit codes: 0, 1 a run that failed, 2 a wrong call or configuration, 130 a run t
 
 import inspect
 import json
+import logging
 import os
 import re
 import shlex
@@ -43,6 +44,7 @@ app = App(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; what goes wrong is one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _tell()
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -86,15 +88,13 @@ def run(
     given = {name.replace("_", "-"): value for name, value in options.items()}
     settings = configured(given | ({} if algorithm is None else {"algorithm": algorithm}), config)
     simulation, complete = build(settings)
+    again = f"go on with: fedflat run --resume --out {shlex.quote(settings.out)}" if settings.out else "not kept"
     try:
         with Interrupts() as interrupts, shown(settings.rounds) as progress:
             result = simulation.run((progress, interrupts), settings.out, complete)
-    except KeyboardInterrupt:
-        again = f"go on with: fedflat run --resume --out {shlex.quote(settings.out)}" if settings.out else "not kept"
+    except (KeyboardInterrupt, SystemExit):
         print(f"ended after round {simulation.round} of {settings.rounds}; {again}", file=sys.stderr)
         return INTERRUPTED
-    for note in simulation.folder.notes if simulation.folder else ():
-        print(f"fedflat: {note}", file=sys.stderr)
     done = summary(result, complete, settings.out)
     if as_json:
         print(json.dumps(done))
@@ -111,6 +111,15 @@ def algorithms() -> None:
     width = max(map(len, known.names()))
     for name in known.names():
         print(f"{name:<{width}}  {inspect.getdoc(getattr(known, name.replace('-', '_')))}")
+
+
+def _tell() -> None:
+    """What the library logs is told on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("fedflat: %(message)s"))
+    log = logging.getLogger("fedflat")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
 
 
 def _sentence(error: Exception) -> str:

@@ -1,8 +1,10 @@
 """The settings of a run: one frozen, validated model behind Python, TOML and the command line."""
 
 import difflib
+import inspect
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -70,6 +72,16 @@ class Settings(BaseModel):
             raise ValueError("give epochs or steps, not both")
         return self
 
+    @field_validator("lr")
+    @classmethod
+    def _of_two(cls, lr: Any) -> Any:
+        if callable(lr):
+            try:
+                inspect.signature(lr).bind(0, 1)
+            except TypeError:
+                raise ValueError("a function of (t, rounds) is wanted") from None
+        return lr
+
     @property
     def length(self) -> dict[str, int | None]:
         """How long a local round is: five epochs unless it is said."""
@@ -78,9 +90,9 @@ class Settings(BaseModel):
     def rate(self, t: int) -> float:
         """The rate of round t, t from 0."""
         lr = self.lr(t, self.rounds) if callable(self.lr) else self.lr
-        if not isinstance(lr, int | float) or not math.isfinite(lr) or lr < 0:
-            raise FedflatError(f"lr: the rate of round {t} is {lr!r}; it has to be a finite number, at least 0")
-        return lr * self.lr_decay**t
+        if not isinstance(lr, Real) or not math.isfinite(lr) or lr < 0:
+            raise FedflatError(f"lr: the rate of t = {t} is {lr!r}; it has to be a finite number, at least 0")
+        return float(lr) * self.lr_decay**t
 
 
 class RunConfig(Settings):

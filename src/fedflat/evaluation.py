@@ -23,8 +23,24 @@ def evaluate(
     loss = task.loss(outputs, y)
     row: dict[str, float | None] = {"test_accuracy": accuracy(outputs, y), "test_loss": float(loss.mean())}
     for name, metric in metrics.items():
-        row[f"test_{name}"] = float(metric(outputs, y))
+        value = metric(outputs, y)
+        try:
+            row[f"test_{name}"] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise FedflatError(f"metrics: '{name}' has to return one number, not {found}") from None
     return row
+
+
+def check_metrics(metrics: object) -> None:
+    """Metrics are functions by name, and their columns are their own."""
+    if not isinstance(metrics, Mapping):
+        raise FedflatError(f"metrics is a dictionary of functions of (outputs, y), not {metrics!r}")
+    for name, metric in metrics.items():
+        if not callable(metric):
+            raise FedflatError(f"metrics: '{name}' is a function of (outputs, y), not {metric!r}")
+        if name in ("accuracy", "loss"):
+            raise FedflatError(f"metrics: '{name}' is measured already; choose another name")
 
 
 @torch.no_grad()
@@ -72,8 +88,9 @@ def recalibrated(task: Task, w: Vector, buffers: Buffers, clients: Iterable[Samp
 def check_outputs(task: Task, samples: Samples, inputs: Inputs, classes: bool) -> int | None:
     """Pass two samples through the model: does it take the data, and how many classes does it tell apart?"""
     x, y = samples.take(slice(0, 2))
-    x = inputs(x)
-    found = f"samples of shape {tuple(x.shape[1:])} ({x.dtype})"
+    given, x = x.dtype, inputs(x)
+    seen = f", which it sees as {x.dtype}" if x.dtype != given else ""
+    found = f"samples of shape {tuple(x.shape[1:])} ({given}{seen})"
     task.module.eval()
     try:
         with torch.no_grad():
@@ -91,6 +108,11 @@ def check_outputs(task: Task, samples: Samples, inputs: Inputs, classes: bool) -
             ) from error
         if not isinstance(loss, Tensor) or (loss.ndim and len(loss) != len(y)):
             raise FedflatError("the loss has to return one value per sample, or their mean, as a tensor")
+        if loss.ndim > 1 and loss.shape != y.shape:
+            raise FedflatError(
+                f"the loss of {len(y)} samples has the shape {tuple(loss.shape)}, their labels have {tuple(y.shape)}: "
+                "did it broadcast outputs against labels? it has to return one value per sample, or their mean"
+            )
         return None
     if (
         not isinstance(outputs, Tensor)

@@ -25,9 +25,11 @@ from .data.population import Inputs, Population, Samples, check_labels
 from .device import autocast, device_of, exact
 from .engines import Work
 from .errors import FedflatError, RunError
-from .evaluation import Metric, check_outputs, evaluate, recalibrated
+from .evaluation import Metric, check_metrics, check_outputs, evaluate, recalibrated
 from .results import RunFolder
 from .seeds import generator
+
+IN_PYTHON = "given in Python"  # what a config.toml says where the command line has no word
 
 Row = dict[str, Any]
 Callback = Callable[[int, Row, "Simulation"], Any]
@@ -35,13 +37,18 @@ Callback = Callable[[int, Row, "Simulation"], Any]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves behind."""
+    """What a run leaves behind. `model(inputs(x))` is what was tested: `inputs` scales and normalises pixels."""
 
-    model: nn.Module
+    model: nn.Module  # in eval mode
     vector: Tensor
     history: list[Row]
     costs: dict[str, float | None]
     memories: dict[int, dict[str, Tensor]]
+    inputs: Inputs
+
+    def __repr__(self) -> str:
+        accuracy = self.history[-1]["test_accuracy"] if self.history else None
+        return f"Result({len(self.history)} rounds, test accuracy {accuracy}, {len(self.vector)} parameters)"
 
 
 def simulate(
@@ -69,7 +76,7 @@ def simulate(
     precision: str = "float32",
     engine: Any = "auto",
     eval_every: int = 1,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     out: str | Path | None = None,
     resume: bool = False,
 ) -> Result:
@@ -107,9 +114,7 @@ class Simulation:
         metrics: Mapping[str, Metric],
         engine: Any,
     ):
-        for name, metric in metrics.items():
-            if not callable(metric):
-                raise FedflatError(f"metrics: '{name}' is a function of (outputs, y), not {metric!r}")
+        check_metrics(metrics)
         self.settings, self.algorithm, self.metrics = settings, algorithm, metrics
         device = "cpu" if settings.device == "auto" and engines.on_cpu(engine) else settings.device
         self.device = device_of(device, settings.precision)
@@ -153,18 +158,23 @@ class Simulation:
 
     @property
     def model(self) -> nn.Module:
-        """The server's model, a copy."""
-        return self.task.module_at(self.server.w, self.server.buffers, self._model)
+        """The server's model, a copy in eval mode."""
+        return self.task.module_at(self.server.w, self.server.buffers, self._model).eval()
 
     @property
     def memories(self) -> dict[int, dict[str, Tensor]]:
         """Client -> {"Part.name": value}."""
         return self.store.flat()
 
-    def run(self, callbacks: Sequence[Callback], out: str | Path | None, config: Mapping[str, Any]) -> Result:
+    def run(
+        self, callbacks: Sequence[Callback] | Callback, out: str | Path | None, config: Mapping[str, Any]
+    ) -> Result:
         """Train until the last round, or until a callback returns True."""
         if out is None and self.settings.resume:
             raise FedflatError("resume needs `out`, the folder of the run to go on with")
+        callbacks = [callbacks] if callable(callbacks) else callbacks
+        if not isinstance(callbacks, Sequence):
+            raise FedflatError(f"callbacks are functions of (round, row, state), not {callbacks!r}")
         for callback in callbacks:
             if not callable(callback):
                 raise FedflatError(f"callbacks are functions of (round, row, state), not {callback!r}")
@@ -176,7 +186,9 @@ class Simulation:
             for row in self._rounds():
                 if any([callback(self.round, row, self) is True for callback in callbacks]):  # noqa: C419 - each is called
                     break
-        return Result(self.model, self.vector.clone(), self.history, self._costs(), self.memories)
+        return Result(
+            self.model, self.vector.clone(), self.history, self._costs(), self.memories, self.population.inputs
+        )
 
     def _rounds(self) -> Iterator[Row]:
         if self.round < self.settings.rounds:
@@ -190,7 +202,10 @@ class Simulation:
                 self.folder.append(row)
             self.between_rounds = True
             if not bool(self.server.w.isfinite().all()):
-                raise RunError(f"round {self.round}: {self.algorithm} diverged, the model is no longer finite")
+                raise RunError(
+                    f"round {self.round}: {self.algorithm} diverged, the model is no longer finite; "
+                    "a smaller lr or a clip may hold it"
+                )
             yield row
 
     def _round(self, round: int) -> Row:
@@ -304,9 +319,16 @@ def _model(model: Any, seed: int) -> nn.Module:
     if not isinstance(model, nn.Module) and callable(model):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator(seed, "model").integers(2**62)))
-            model = model(seed)
+            try:
+                model = model(seed)
+            except TypeError as error:
+                raise FedflatError(f"model is an nn.Module or a function seed -> nn.Module: {error}") from error
     if not isinstance(model, nn.Module):
         raise FedflatError(f"model is an nn.Module or a function seed -> nn.Module, not {model!r}")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise FedflatError("the model has lazy parameters; pass a sample through it before training")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise FedflatError("the model has no parameters that require a gradient, so there is nothing to train")
     return copy.deepcopy(model)
 
 
@@ -316,9 +338,13 @@ def _config(simulation: Simulation, participation: Any) -> dict[str, Any]:
     lr = simulation.settings.lr
     return {
         "algorithm": str(simulation.algorithm),
+        "data": IN_PYTHON,
+        "clients": len(simulation.population),
+        "model": IN_PYTHON,
         **{name.replace("_", "-"): value for name, value in settings.items()},
+        **simulation.settings.length,
         "batch-size": settings["batch_size"] or "full",
-        "lr": lr if isinstance(lr, float | int) else getattr(lr, "__qualname__", repr(lr)),
-        "participation": participation if isinstance(participation, int | float) else repr(participation),
+        "lr": lr if isinstance(lr, float | int) else IN_PYTHON,
+        "participation": participation if isinstance(participation, int | float) else repr(simulation.participation),
         "engine": simulation.engine.name,
     }

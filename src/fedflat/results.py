@@ -4,10 +4,11 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from . import checkpoint
 from .errors import FedflatError
 
 if TYPE_CHECKING:
+    from .data.population import Samples
     from .experiment import Row, Simulation
 
-CHECKPOINT_SECONDS = 30.0
+LOG = logging.getLogger("fedflat")
+CHECKPOINT_SECONDS = 5.0  # from one checkpoint to the next, at least
+CHECKPOINT_REST = 50.0  # and this many times as long as it took to write
 FREE_TO_CHANGE = ("rounds", "resume", "device", "engine", "eval-every")  # a run may go on with others of these
 
 
@@ -31,8 +36,8 @@ class RunFolder:
 
     def __init__(self, path: Path, simulation: "Simulation", config: Mapping[str, Any]):
         self.path, self.simulation, self.config = path, simulation, config
-        self.notes: list[str] = []
-        self._saved = time.monotonic()
+        self._saved: int | None = None  # the round of the newest checkpoint
+        self._next = 0.0
 
     def __enter__(self) -> "RunFolder":
         if (self.path / "metrics.jsonl").exists() and not self.simulation.settings.resume:
@@ -56,13 +61,18 @@ class RunFolder:
         """Add a round's line, and a checkpoint when the last one is old."""
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
-        if time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+        if time.monotonic() > self._next:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless there is one of this round, and see when the next one is due."""
+        if self._saved == self.simulation.round:
+            return
+        began = time.monotonic()
         checkpoint.save(self.path / "checkpoint", self.simulation, self._identity)
-        self._saved = time.monotonic()
+        took = time.monotonic() - began
+        self._saved = self.simulation.round
+        self._next = began + took + max(CHECKPOINT_SECONDS, CHECKPOINT_REST * took)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         with self._held:
@@ -79,21 +89,23 @@ class RunFolder:
         if (self.path / "checkpoint").exists():
             self._restore()
         else:
+            if self.simulation.settings.resume:
+                LOG.info("%s holds no run yet; starting one", self.path)
             self.save()  # so that from its first second the folder knows whose it is
         checkpoint.replace(self.path / "config.toml", toml(self.config).encode())
         checkpoint.replace(self.path / "facts.json", json.dumps(facts(self.simulation), indent=1).encode())
 
     def _restore(self) -> None:
-        note = checkpoint.load(self.path / "checkpoint", self.simulation, self._identity)
-        if note:
-            self.notes.append(note)
+        checkpoint.load(self.path / "checkpoint", self.simulation, self._identity)
         done, asked = self.simulation.round, self.simulation.settings.rounds
+        if done < asked:
+            LOG.info("going on after round %d", done)
         if done > asked:
             raise FedflatError(f"rounds = {asked}: {self.path} holds a run that has done {done} rounds already")
         rows = rows_of(self.path / "metrics.jsonl", done)
         if len(rows) != done:
             raise FedflatError(f"{self.path}/metrics.jsonl lacks rounds that the checkpoint has; it cannot be resumed")
-        self.simulation.history = rows
+        self.simulation.history, self._saved = rows, done
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         checkpoint.replace(self.path / "metrics.jsonl", lines.encode())
 
@@ -125,6 +137,7 @@ def facts(simulation: "Simulation") -> dict[str, Any]:
         "device": torch.cuda.get_device_name(simulation.device) if simulation.device.type == "cuda" else "cpu",
         "engine": simulation.engine.name,
         "parameters": simulation.task.layout.length,
+        "normalisation": simulation.population.inputs.statistics,
         "objective": f"clients weighted by {simulation.settings.weighting}",
     }
 
@@ -135,10 +148,27 @@ def toml(values: Mapping[str, Any]) -> str:
 
 
 def _made_of(simulation: "Simulation") -> dict[str, str]:
-    """Digests of the initial model and of the clients' sizes, which name a run as much as its settings do."""
-    initial = simulation.task.vector.cpu().numpy().tobytes()
-    sizes = np.asarray(simulation.population.sizes, dtype=np.int64).tobytes()
+    """Digests of the initial model and of the data, which name a run as much as its settings do."""
+    population, test = simulation.population, simulation.test
     return {
-        "initial model": hashlib.sha256(initial).hexdigest()[:16],
-        "sizes of the clients": hashlib.sha256(sizes).hexdigest()[:16],
+        "initial model": _digest([simulation.task.vector]),
+        "clients' data": _digest(tensor for samples in population.clients for tensor in _tensors(samples)),
+        "test data": _digest(_tensors(test) if test else ()),
     }
+
+
+def _tensors(samples: "Samples") -> Iterator[Tensor]:
+    yield from (samples.x, samples.y)
+    if samples.rows is not None:
+        yield samples.rows
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    """Of the contents; a tensor that comes again, as clients' common one does, is read once."""
+    digest, seen = hashlib.sha256(), set[int]()
+    for tensor in tensors:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

@@ -9,18 +9,18 @@ from rich.table import Table
 from .experiment import Result, Row
 
 COSTS = {
-    "down": "models, to each client and round",
-    "up": "models, from each client and round",
-    "gradients": "in a local step",
-    "forwards": "more forward passes in a local step",
-    "flops": "times the arithmetic of FedAvg",
+    "down": "size of what a client receives, a model's being 1",
+    "up": "size of what a client sends, a model's being 1",
+    "gradients": "gradients in a local step",
+    "forwards": "further forward passes in a local step",
+    "flops": "arithmetic of a local step, FedAvg's being 1",
 }
 
 
 def accuracies(history: list[Row]) -> dict[str, float | None]:
-    """Last accuracy, mean of the last ten (or fewer) that were measured, and best one."""
+    """Accuracy as it was last measured, the mean of what was measured in the last ten rounds, and the best."""
     measured = [row["test_accuracy"] for row in history if row["test_accuracy"] is not None]
-    ten = measured[-10:]
+    ten = [row["test_accuracy"] for row in history[-10:] if row["test_accuracy"] is not None]
     return {
         "last_accuracy": measured[-1] if measured else None,
         "last10_accuracy": math.fsum(ten) / len(ten) if ten else None,
@@ -55,7 +55,7 @@ def table(done: Mapping[str, Any]) -> Table:
     grid.add_row("data", f"{config['data']}, {config['partition']}, {config['clients']} clients, {config['model']}")
     grid.add_section()
     grid.add_row("accuracy, last", _number(done["last_accuracy"], ".4f"))
-    grid.add_row("accuracy, mean of last 10", _number(done["last10_accuracy"], ".4f"))
+    grid.add_row("accuracy, last 10 rounds", _number(done["last10_accuracy"], ".4f"))
     grid.add_row("accuracy, best", _number(done["best_accuracy"], ".4f"))
     grid.add_row("loss, test", _number(done["test_loss"], ".4f"))
     grid.add_row("loss, training", _number(done["train_loss"], ".4f"))

@@ -37,7 +37,11 @@ class Algorithm:
         self._check_names()
         self._check_conflicts()
 
-    def __add__(self, other: "Algorithm") -> "Algorithm":
+    def __add__(self, other: "Algorithm | Part") -> "Algorithm":
+        if isinstance(other, Part):
+            other = Algorithm(other)
+        if not isinstance(other, Algorithm):
+            return NotImplemented
         return Algorithm(*self.parts, *other.parts, expression=(*self.expression, *other.expression))
 
     def __str__(self) -> str:
@@ -97,12 +101,14 @@ class Algorithm:
 
     def _check_names(self) -> None:
         for part in self.everyone:
+            if not any(map(part.fills, SLOTS)):
+                raise FedflatError(f"{part.name} fills no slot of the round; the slots are {', '.join(SLOTS)}")
             declared = {k: getattr(part, k) for k in ("server_keeps", "client_keeps", "server_sends", "client_sends")}
             for where, kinds in declared.items():
                 for name, kind in kinds.items():
                     if not isinstance(kind, Kind):
                         raise FedflatError(
-                            f"{part.name}.{where}: '{name}' is a vector, scalar, model or table, not {kind}"
+                            f"{part.name}.{where}: '{name}' is fedflat.vector, scalar, model or table, not {kind!r}"
                         )
                     if kind is Kind.TABLE and where != "server_keeps":
                         raise FedflatError(f"{part.name}.{where}: '{name}' is a table, which only the server keeps")

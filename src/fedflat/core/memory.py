@@ -60,6 +60,8 @@ def fit(value: Any, kind: Kind, like: Vector, what: str) -> Tensor:
         value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
         if value.ndim:
             raise FedflatError(f"{what} is a scalar, not a tensor of shape {tuple(value.shape)}")
+    elif value is None:
+        raise FedflatError(f"{what} is missing; does it `return`?")
     elif not isinstance(value, Tensor) or value.shape != like.shape or value.dtype != like.dtype:
         found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise FedflatError(f"{what} holds a {kind.value} of {len(like)} numbers ({like.dtype}), not {found}")

@@ -5,9 +5,12 @@ round and costs nothing. `srv` is the server's memory, `me` client i's, `got` wh
 that this part declared, and nothing else.
 """
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 from torch import Tensor
@@ -17,6 +20,7 @@ from fedflat.errors import FedflatError
 from .vectors import Layout, Vector
 
 if TYPE_CHECKING:
+    from .algorithm import Algorithm
     from .local import LocalRun, Step
     from .memory import Memory
     from .server import Replies
@@ -64,7 +68,15 @@ class Part:
             raise FedflatError(
                 f"{cls.__name__}: parts are final; put two parts into one Algorithm instead of inheriting"
             )
+        for name, method in vars(cls).items():
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                _check_slot(cls.__name__, name, method)
         dataclass(frozen=True)(cls)
+
+    def __add__(self, other: "Part | Algorithm") -> "Algorithm":
+        from .algorithm import Algorithm
+
+        return Algorithm(self) + other
 
     @property
     def name(self) -> str:
@@ -146,18 +158,15 @@ class Part:
         raise NotImplementedError
 
 
-SLOTS = [
-    "prepare",
-    "broadcast",
-    "start",
-    "trainable",
-    "rate",
-    "perturb",
-    "term",
-    "pull",
-    "blend",
-    "observe",
-    "finish",
-    "aggregate",
-    "update",
-]
+SLOTS = [name for name, slot in vars(Part).items() if isinstance(slot, FunctionType) and not name.startswith("_")]
+
+
+def _check_slot(part: str, name: str, method: FunctionType) -> None:
+    """A misspelt slot would be left out of the round without a word."""
+    if name not in SLOTS:
+        near = difflib.get_close_matches(name, SLOTS, 1)
+        guess = f"; did you mean `{near[0]}`?" if near else ""
+        raise FedflatError(f"{part}: a part has no slot `{name}`{guess} (methods of its own start with an underscore)")
+    wanted, found = (list(inspect.signature(f).parameters) for f in (getattr(Part, name), method))
+    if len(wanted) != len(found):
+        raise FedflatError(f"{part}.{name} takes ({', '.join(found)}); the slot is called with ({', '.join(wanted)})")

@@ -168,8 +168,6 @@ def _places(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
 def check_dtype(model: nn.Module) -> torch.dtype:
     """The one floating dtype of a model's parameters."""
     dtypes = {p.dtype for p in model.parameters()}
-    if not dtypes:
-        raise FedflatError("the model has no parameters, so there is nothing to train")
     if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
         found = ", ".join(sorted(str(d) for d in dtypes))
         raise FedflatError(f"the model's parameters have to share one floating type, they have {found}")

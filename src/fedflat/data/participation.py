@@ -81,7 +81,9 @@ def participation(spec: object, clients: int) -> Participation:
     """
     rule = _rule(spec, clients)
     if isinstance(rule, Fixed) and rule.count > clients:
-        raise FedflatError(f"participation: {rule.count} active clients of {clients} cannot be")
+        raise FedflatError(
+            f"participation: {rule.count} active clients of {clients}; a round cannot have more than there are"
+        )
     if isinstance(rule, Schedule):
         _check(rule, clients)
     return rule

@@ -19,6 +19,7 @@ balanced classes, is not used.
 
 __all__ = ["partition"]
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable
 from math import inf
@@ -198,6 +199,9 @@ def _parse(spec: str) -> tuple[_Rule, float]:
 
 
 def _checked(labels: object, clients: Any) -> tuple[Ints, int]:
+    if not isinstance(labels, Tensor):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            labels = torch.as_tensor(labels)
     if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in INTEGERS:
         found = f"{labels.dim()}-D {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise FedflatError(f"the labels must be a 1-D tensor of integers, not {found}")

@@ -41,6 +41,11 @@ class Inputs:
         if self.pixels:
             self.mean, self.std = (s.to(device) for s in channel_statistics(arrays))
 
+    @property
+    def statistics(self) -> dict[str, list[float]] | None:
+        """Mean and deviation of each channel of pixels in [0, 1], if pixels are normalised."""
+        return {"mean": self.mean.tolist(), "std": self.std.tolist()} if self.pixels else None
+
     def __call__(self, x: Tensor) -> Tensor:
         if self.pixels:
             return normalise(x, self.mean, self.std, self.dtype)
@@ -137,14 +142,15 @@ def _checked(pair: Any, what: str, device: torch.device) -> tuple[Tensor, Tensor
                 else (~tensor.isfinite()).nonzero()[0]
             )
             raise FedflatError(f"{what}: {name} holds a NaN or an infinite number in row {row}")
-    if not y.is_floating_point() and y.dtype != torch.bool:
+    if not y.is_floating_point():
         y = y.long()
     return x.to(device), y.to(device)
 
 
 def _check_like(samples: Samples, first: Samples, what: str) -> None:
     for name, tensor, like in (("x", samples.x, first.x), ("y", samples.y, first.y)):
-        if tensor.shape[1:] != like.shape[1:] or tensor.dtype != like.dtype:
+        cast = name == "x" and tensor.is_floating_point() and like.is_floating_point()  # to the model's type, later
+        if tensor.shape[1:] != like.shape[1:] or (tensor.dtype != like.dtype and not cast):
             raise FedflatError(
                 f"{what}: {name} holds {tensor.dtype} samples of shape {tuple(tensor.shape[1:])}, "
                 f"but client 0's are {like.dtype} of shape {tuple(like.shape[1:])}"

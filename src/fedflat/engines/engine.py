@@ -11,6 +11,7 @@ import torch
 
 from fedflat.core import SGD, Algorithm, Job, Minibatches, Reply, Task, local_round
 from fedflat.core.local import Values
+from fedflat.errors import FedflatError
 from fedflat.seeds import generator
 
 OWN_BUFFERS = "buffers"  # under this name a client keeps BatchNorm statistics of its own
@@ -40,8 +41,13 @@ class Work:
                     self.algorithm, self.task, self.sgd, job, memory, self.data(job.client, job.round)
                 )
             except Exception as error:
+                if "more than 1 value per channel" in str(error):
+                    error = FedflatError(
+                        f"client {job.client}: BatchNorm has no statistics of a minibatch with one sample; "
+                        "choose a batch_size that leaves no single sample over, or a model with GroupNorm"
+                    )
                 error.add_note(f"(client {job.client}, round {job.round})")
-                raise
+                raise error
         if self.own_buffers:
             memory[OWN_BUFFERS] = dict(reply.buffers)
         return reply, memory
