@@ -109,7 +109,7 @@ def test_a_captured_step_replays_to_the_same_numbers(name):
         eager(1)  # what is made once, libraries' handles above all, has to be there before the capture
         run = begin(algorithm, task, SETTINGS, given[0], memories[0], STEPS)
         step(run, (Batch(x[0, 0], y[0, 0]),), 0)  # the slots that are evaluated once
-        batch_x, batch_y, k = x[0, 1].clone(), y[0, 1].clone(), torch.ones((), device=cuda)
+        batch_x, batch_y, k = x[0, 1].clone(), y[0, 1].clone(), torch.ones((), dtype=x.dtype, device=cuda)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
