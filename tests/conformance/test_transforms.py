@@ -13,6 +13,18 @@ from fedflat.core.local import Values, begin, finish, step
 gpu = pytest.mark.gpu  # skipped where there is no CUDA device
 CLIENTS, STEPS, ROWS = 3, 4, 5
 SETTINGS = SGD(momentum=0.8, weight_decay=0.02, clip=0.5)
+FURTHER = [
+    "fedsam+scaffold+man",
+    "fedsol(adaptive=columns)",
+    "fedsol(layers=head)",
+    "fedsol(proximal=moon)",
+    "fedsol(proximal=moon, layers=head)",
+    "fedsol(ablation=A2)",
+    "fedsol(ablation=A4, layers=body)",
+    "fedasam(scale=all)",
+    "fedgloss(ramp=3)",
+    "fedscar(length=sigma, prox=received)",
+]
 
 
 def tasks(algorithm: ff.Algorithm, transforms: bool, norm: bool = False) -> Task:
@@ -42,7 +54,7 @@ def jobs(algorithm: ff.Algorithm, task: Task) -> tuple[list[Job], list[Values]]:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("name", [*NAMES, "fedsam+scaffold+man", "fedsol(adaptive=columns)", "fedsol(layers=head)"])
+@pytest.mark.parametrize("name", [*NAMES, *FURTHER])
 def test_vmapped_and_padded_clients_give_the_serial_numbers(name, norm):
     algorithm = ff.algorithms.parse(name)
     if norm:  # a filled-up batch would enter BatchNorm's statistics
@@ -90,7 +102,7 @@ def test_vmapped_and_padded_clients_give_the_serial_numbers(name, norm):
 
 
 @gpu
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *FURTHER])
 def test_a_captured_step_replays_to_the_same_numbers(name):
     algorithm = ff.algorithms.parse(name)
     cuda = torch.device("cuda")
