@@ -7,14 +7,14 @@ as FedSoL's baseline has it with eta = 0. The norm is over all tensors. The pape
 last quarter of the rounds is no part of the method here.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fedflat.core import Algorithm, Part, unit
 
-from .registry import NonNegative, register
+from .registry import NonNegative, Searched, register
 
 Scale = Literal["weights", "all"]
 
@@ -35,6 +35,10 @@ class AdaptiveAscent(Part):
 
 
 @register
-def fedasam(rho: NonNegative = 0.7, eta: NonNegative = 0.2, scale: Scale = "weights") -> Algorithm:
+def fedasam(
+    rho: Annotated[NonNegative, Searched((0.1, 0.5, 1.0, 2.0), "FedSoL, Table 4, with scale='all', eta=0")] = 0.7,
+    eta: NonNegative = 0.2,
+    scale: Scale = "weights",
+) -> Algorithm:
     """FedSAM in a neighbourhood that scales with the weights."""
     return Algorithm(AdaptiveAscent(rho, eta, scale))

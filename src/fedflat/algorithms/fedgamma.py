@@ -1,6 +1,8 @@
 """FedGamma: Dai et al., FedGAMMA: Federated Learning With Global Sharpness-Aware Minimization, IEEE TNNLS 2024.
 
-e = rho g(x)/||g(x)||,   D = g(x + e) + c - c_i,   controls as SCAFFOLD
+    e = rho g(x)/||g(x)||,   D = g(x + e) + c - c_i,   controls as SCAFFOLD
+
+It is `fedsam+scaffold`; both gradients are taken on the same minibatch.
 """
 
 from fedflat.core import Algorithm

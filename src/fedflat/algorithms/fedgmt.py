@@ -7,11 +7,13 @@ E starts at w^0. It is FedDyn without its quadratic term and with a teacher. Dep
 dual that is averaged over the active clients alone.
 """
 
+from typing import Annotated
+
 from fedflat.core import Algorithm, Part, Weighting, model
 
 from .distillation import kl
 from .feddyn import Dual
-from .registry import Fraction, NonNegative, Positive, register
+from .registry import Fraction, NonNegative, Positive, Searched, register
 
 
 class EMATeacher(Part):
@@ -33,8 +35,8 @@ class EMATeacher(Part):
 
 @register
 def fedgmt(
-    alpha: Fraction = 0.95,
-    gamma: NonNegative = 1.0,
+    alpha: Annotated[Fraction, Searched((0.95, 0.995, 0.998), "its code")] = 0.95,
+    gamma: Annotated[NonNegative, Searched((0.5, 1.0, 2.0), "its code")] = 1.0,
     tau: Positive = 3.0,
     lam: Positive = 0.1,
     dual_weights: Weighting | None = None,

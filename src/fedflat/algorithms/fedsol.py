@@ -19,7 +19,7 @@ Table 6, with e_c the perturbation along the sum of the loss's own gradient and 
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from .feddyn import Dual
 from .fednova import NormalizedAveraging
 from .fedprox import Proximity
 from .moon import ModelContrast
-from .registry import NonNegative, Positive, register
+from .registry import NonNegative, Positive, Searched, register
 from .scaffold import ControlVariates
 
 Adaptive = bool | Literal["columns"]
@@ -138,7 +138,7 @@ FORCES = {  # of unit strength: their length does not matter to e
 
 @register
 def fedsol(
-    rho: NonNegative = 2.0,
+    rho: Annotated[NonNegative, Searched((0.1, 0.5, 1.0, 2.0), "FedSoL, Table 4")] = 2.0,
     tau: Positive = 3.0,
     adaptive: Adaptive = True,
     layers: Layers = "all",

@@ -6,6 +6,8 @@ f is the input of the model's last linear layer; last is the client's previous e
 received model. Departures of published code: a projection head in front of f; tau = 1.
 """
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -13,7 +15,7 @@ from torch.nn.functional import cosine_similarity
 from fedflat.core import Algorithm, Outputs, Part, model
 from fedflat.errors import FedflatError
 
-from .registry import NonNegative, Positive, register
+from .registry import NonNegative, Positive, Searched, register
 
 
 class ModelContrast(Part):
@@ -40,6 +42,9 @@ def cosine(a: Outputs, b: Outputs) -> Tensor:
 
 
 @register
-def moon(mu: NonNegative = 0.1, tau: Positive = 0.5) -> Algorithm:
+def moon(
+    mu: Annotated[NonNegative, Searched((0.1, 0.5), "FedSoL, Table 4")] = 0.1,
+    tau: Annotated[Positive, Searched((0.5, 1.0), "FedSoL, Table 4")] = 0.5,
+) -> Algorithm:
     """A contrastive term holds the features near those of the received model."""
     return Algorithm(ModelContrast(mu, tau))
