@@ -101,6 +101,25 @@ def test_vmapped_and_padded_clients_give_the_serial_numbers(name, norm):
             torch.testing.assert_close(a, b[i], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", [*NAMES, *FURTHER])
+def test_what_a_step_rebinds_in_a_memory_stays_in_its_place(name):
+    """A captured step reads and writes the same places at every replay; the memory that was given stays as it was."""
+    algorithm = ff.algorithms.parse(name)
+    task = tasks(algorithm, False)
+    given, memories = jobs(algorithm, task)
+    before = [t.clone() for t in tree_leaves(memories[0])]
+    x, y, _ = samples()
+    run = begin(algorithm, task, SETTINGS, given[0], memories[0], STEPS)
+    places = []
+    for k in range(STEPS):
+        step(run, (Batch(x[0, k], y[0, k]),) * algorithm.batches, k)
+        places.append([t.data_ptr() for t in tree_leaves(run.kept)])
+    assert places[1:] == places[:1] * (STEPS - 1)
+    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(memories[0]), before, strict=True))
+    moves = any(not torch.equal(a, b) for a, b in zip(tree_leaves(run.kept), before, strict=True))
+    assert moves == (name == "fedsmoo")
+
+
 @gpu
 @pytest.mark.parametrize("name", [*NAMES, *FURTHER])
 def test_a_captured_step_replays_to_the_same_numbers(name):
