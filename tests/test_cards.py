@@ -131,6 +131,13 @@ def test_an_expression_has_the_parts_of_all(capsys):
     assert "| 2 | 2 | 2 | 0 | 2.00 |" in page
 
 
+def test_a_part_alone_has_a_page():
+    page = pages.page(cards.card("LocalAscent(rho=0.2)"))
+    assert page.startswith("# LocalAscent(rho=0.2)")
+    assert "| `perturb` | LocalAscent |" in page
+    assert "## BibTeX" not in page
+
+
 def test_json(capsys):
     assert main(["algorithms", "fedgmt", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

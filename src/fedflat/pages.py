@@ -25,7 +25,7 @@ MIXED = '`dual_weights="uniform"` is the mixed form of published code.'
 
 def row(card: Card) -> tuple[str, ...]:
     """The card as a row of the table: name, paper, year and costs."""
-    known = card.methods[0].reference
+    known = card.methods[0].reference if card.methods else None
     costs = (f"{card.costs[name]:.4g}" for name in ("down", "up", "gradients", "forwards"))
     paper = f"{known.authors}{': ' * bool(known.authors)}{known.title}" if known else "no paper"
     return str(card.algorithm), paper, str(known.year) if known else "", *costs, f"{card.costs['flops']:.2f}"
