@@ -198,32 +198,3 @@ def test_the_servers_dual_is_the_population_mean_of_the_clients(name, key, weigh
     q = [n / sum(SIZES) if weighting == "samples" else 1 / len(SIZES) for n in SIZES]
     mean = sum(q[i] * memory[key] for i, memory in result.memories.items())
     torch.testing.assert_close(seen[-1].server.kept[part][value], mean, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-@pytest.mark.parametrize("name", ["scaffold", "feddyn(lam=1.0)", "feddc(lam=1.0)", "fedavg"])
-def test_the_fixed_point_is_the_optimum_of_the_named_objective(name, weighting):
-    """Quadratic clients a_i/2 (x - b_i)^2 of unequal sizes: the duals remove FedAvg's bias."""
-    a, b, n = torch.tensor([[1.0, 4.0, 0.5], [-2.0, 1.0, 3.0], [1.0, 6.0, 2.0]], dtype=torch.float64)
-    p = n / n.sum() if weighting == "samples" else torch.full_like(n, 1 / 3)
-    optimum = (p * a * b).sum() / (p * a).sum()
-    clients = [
-        (ai.sqrt().expand(int(ni), 1), (ai.sqrt() * bi).expand(int(ni), 1)) for ai, bi, ni in zip(a, b, n, strict=True)
-    ]
-    model = torch.nn.Linear(1, 1, bias=False).double()
-    result = ff.simulate(
-        name,
-        model,
-        clients,
-        loss=lambda outputs, y: (outputs - y).square().flatten() / 2,
-        rounds=400,
-        steps=5,
-        batch_size=None,
-        lr=0.05,
-        participation=1.0,
-        weighting=weighting,
-        engine="serial",
-        device="cpu",
-    )
-    distance = float((result.vector - optimum).abs())
-    assert distance > 1e-3 if name == "fedavg" else distance < 1e-8
