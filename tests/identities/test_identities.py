@@ -6,8 +6,6 @@ import torch
 from federations import NAMES, SCHEDULE, SIZES, network, population, train
 from test_reference import Case, batches
 
-import fedflat as ff
-
 IDENTITIES = [
     ("fedprox(mu=0.0)", "fedavg"),
     ("fedsam(rho=0.0)", "fedavg"),
