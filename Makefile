@@ -32,6 +32,9 @@ fix: $(STAMP) ## Format, and repair what can be repaired
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: $(STAMP) ## Write docs/methods and docs/status.md from the algorithms and the tests
+	@$(BIN)/python docs/build.py
+
 bench: $(STAMP) ## Measure what a local step costs beside a hand-written loop
 	@$(BIN)/python benchmarks/overhead.py
 

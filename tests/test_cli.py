@@ -144,9 +144,9 @@ def test_participation_in_all_its_spellings(capsys):
 
 def test_algorithms_are_listed_with_a_line_each(capsys):
     assert main(["algorithms"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "paper", "year", "down", "up", "gradients", "forwards", "FLOPs"]
     assert [line.split()[0] for line in lines] == ff.algorithms.names()
-    assert all(len(line.split()) > 3 for line in lines)
 
 
 def test_help_teaches_every_option(capsys):

@@ -174,7 +174,7 @@ def test_conflicting_parts_are_refused_by_name(make, sentence):
 @pytest.mark.parametrize(
     ("expression", "sentence"),
     [
-        ("fedsan", "no algorithm 'fedsan'.*did you mean fedsam"),
+        ("fedsamm", "no algorithm 'fedsamm'.*did you mean fedsam"),
         ("fedsam(roh=1)", "fedsam has no hyper-parameter 'roh'.*did you mean rho"),
         ("fedsam(rho=-1)", "fedsam: rho=-1: input should be greater than or equal to 0"),
         ("fedsam(rho='big')", "fedsam: rho='big': input should be a valid number"),

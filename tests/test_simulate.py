@@ -42,9 +42,38 @@ def test_tiny_clients_train(name):
     one_class = (x, torch.full_like(y, 2))
     clients = [(x[:1], y[:1]), (x[:3], y[:3]), one_class, (x, y)]
     result = train(name, clients=clients, participation=1.0, batch_size=5)
-    assert result.vector.isfinite().all()
-    assert not torch.equal(result.vector, start_of(network()))
-    assert [row["steps"] for row in result.history] == [2 * (1 + 1 + 3 + 3)] * 5
+    trained = [m["Alone.x"] for m in result.memories.values()] if name == "local" else [result.vector]
+    for vector in trained:
+        assert vector.isfinite().all()
+        assert not torch.equal(vector, start_of(network()))
+    per_step = ff.algorithms.parse(name).batches
+    assert [row["steps"] for row in result.history] == [2 * (1 + 1 + 3 + 3) // per_step] * 5
+
+
+@pytest.mark.parametrize("short", [{"epochs": 1, "batch_size": None}, {"epochs": None, "steps": 1}])
+def test_a_step_of_more_minibatches_than_there_are_uses_them_again(short):
+    """PerFedAvg with one minibatch B: x - eta g(x - alpha g(x; B); B), one step and not none."""
+    clients = [(x[:3], y[:3]) for x, y in population()[:1]]
+    plain = {"momentum": 0.0, "weight_decay": 0.0, "clip": None, "participation": None, "rounds": 1}
+    result = train("perfedavg(alpha=0.3)", clients=clients, **plain, **short)
+    assert (result.history[0]["steps"], result.history[0]["gradients"]) == (1, 2)
+
+    def gradient(at: torch.Tensor) -> torch.Tensor:
+        twin = network()
+        nn.utils.vector_to_parameters(at, twin.parameters())
+        nn.functional.cross_entropy(twin(clients[0][0]), clients[0][1]).backward()
+        return torch.cat([p.grad.flatten() for p in twin.parameters()])
+
+    x = start_of(network())
+    expected = x - 0.2 * gradient(x - 0.3 * gradient(x))
+    torch.testing.assert_close(result.vector, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "what"), [("moon", "features"), ("fedbabu", "head")])
+def test_a_model_without_a_linear_layer_is_refused_by_what_needs_one(name, what):
+    model = nn.Sequential(nn.Conv2d(1, 4, 4), nn.Flatten()).double()
+    with pytest.raises(FedflatError, match=f"{name} needs a model with an nn.Linear layer.*{what}"):
+        train(name, model=model)
 
 
 def test_the_last_short_batch_is_exact():
@@ -245,7 +274,7 @@ WRONG = [
     ({"seed": -1}, "seed = -1"),
     ({"eval_every": 0}, "eval_every = 0"),
     ({"resume": True}, "resume needs `out`"),
-    ({"algorithm": "fedsan"}, "did you mean fedsam"),
+    ({"algorithm": "fedsamm"}, "did you mean fedsam"),
     ({"metrics": {"f": 3}}, "metrics: 'f' is a function"),
     ({"metrics": [len]}, "metrics is a dictionary of functions"),
     ({"metrics": {"loss": len}}, "metrics: 'loss' is measured already"),

@@ -1,4 +1,4 @@
-"""The command line: `fedflat run`, `fedflat algorithms`.
+"""The command line: `fedflat run`, `fedflat algorithms [NAME]`.
 
 Exit codes: 0, 1 a run that failed, 2 a wrong call or configuration, 130 a run that was interrupted.
 """
@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -104,13 +105,29 @@ def run(
 
 
 @app.command
-def algorithms() -> None:
-    """List the algorithms, one line each."""
-    from . import algorithms as known
+def algorithms(
+    name: Annotated[
+        str | None, Parameter(help="a name such as fedsol, or an expression such as fedsam+scaffold")
+    ] = None,
+    /,
+    *,
+    as_json: Annotated[bool, Parameter("--json", help="print one JSON object on stdout", show_default=False)] = False,
+) -> None:
+    """List the algorithms with papers and costs, or describe one: formula, parts, hyper-parameters, BibTeX."""
+    from rich.console import Console
+    from rich.markdown import Markdown
 
-    width = max(map(len, known.names()))
-    for name in known.names():
-        print(f"{name:<{width}}  {inspect.getdoc(getattr(known, name.replace('-', '_')))}")
+    from . import cards, pages
+
+    found = cards.card(name) if name else cards.cards()
+    if as_json:
+        print(json.dumps([card.record() for card in found] if isinstance(found, list) else found.record()))
+    elif isinstance(found, list):
+        print(pages.lines(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None), end="")
+    elif sys.stdout.isatty():
+        Console().print(Markdown(pages.page(found)))
+    else:
+        print(pages.page(found), end="")
 
 
 def _tell() -> None:

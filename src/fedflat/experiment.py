@@ -298,17 +298,18 @@ class Simulation:
 
 
 class LocalData:
-    """The minibatches of one local round, gathered when they are needed."""
+    """The minibatches of one local round, gathered when they are needed; too few for a step are used again."""
 
     def __init__(self, samples: Samples, rows: Sequence[Any], inputs: Inputs, per_step: int):
         self.samples, self.rows, self.inputs, self.per_step = samples, rows, inputs, per_step
 
     def __len__(self) -> int:
-        return len(self.rows) // self.per_step
+        return max(1, len(self.rows) // self.per_step)
 
     def __iter__(self) -> Iterator[tuple[Batch, ...]]:
         for k in range(len(self)):
-            yield tuple(self._batch(rows) for rows in self.rows[k * self.per_step : (k + 1) * self.per_step])
+            first = k * self.per_step
+            yield tuple(self._batch(self.rows[j % len(self.rows)]) for j in range(first, first + self.per_step))
 
     def _batch(self, rows: Any) -> Batch:
         x, y = self.samples.take(rows)

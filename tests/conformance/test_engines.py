@@ -16,6 +16,14 @@ TOGETHER = [
     "fedscar(rho=0.1)",
     "fedsol(proximal=scaffold)",
     "fedsol(proximal=dyn)",
+    "fedsol(proximal=moon)",
+    "fedsol(proximal=nova)",
+    "fedsol(ablation=A4)",
+    "fednsam(ascent=local)",
+    "fedgloss(ramp=3)",
+    "fedlesam-s(displacement=round)",
+    "fedscar(length=sigma)",
+    "fedscar(ablation=scarl)",
 ]
 
 

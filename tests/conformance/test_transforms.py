@@ -13,6 +13,18 @@ from fedflat.core.local import Values, begin, finish, step
 gpu = pytest.mark.gpu  # skipped where there is no CUDA device
 CLIENTS, STEPS, ROWS = 3, 4, 5
 SETTINGS = SGD(momentum=0.8, weight_decay=0.02, clip=0.5)
+FURTHER = [
+    "fedsam+scaffold+man",
+    "fedsol(adaptive=columns)",
+    "fedsol(layers=head)",
+    "fedsol(proximal=moon)",
+    "fedsol(proximal=moon, layers=head)",
+    "fedsol(ablation=A2)",
+    "fedsol(ablation=A4, layers=body)",
+    "fedasam(scale=all)",
+    "fedgloss(ramp=3)",
+    "fedscar(length=sigma, prox=received)",
+]
 
 
 def tasks(algorithm: ff.Algorithm, transforms: bool, norm: bool = False) -> Task:
@@ -42,7 +54,7 @@ def jobs(algorithm: ff.Algorithm, task: Task) -> tuple[list[Job], list[Values]]:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("name", [*NAMES, "fedsam+scaffold+man", "fedsol(adaptive=columns)", "fedsol(layers=head)"])
+@pytest.mark.parametrize("name", [*NAMES, *FURTHER])
 def test_vmapped_and_padded_clients_give_the_serial_numbers(name, norm):
     algorithm = ff.algorithms.parse(name)
     if norm:  # a filled-up batch would enter BatchNorm's statistics
@@ -89,8 +101,27 @@ def test_vmapped_and_padded_clients_give_the_serial_numbers(name, norm):
             torch.testing.assert_close(a, b[i], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", [*NAMES, *FURTHER])
+def test_what_a_step_rebinds_in_a_memory_stays_in_its_place(name):
+    """A captured step reads and writes the same places at every replay; the memory that was given stays as it was."""
+    algorithm = ff.algorithms.parse(name)
+    task = tasks(algorithm, False)
+    given, memories = jobs(algorithm, task)
+    before = [t.clone() for t in tree_leaves(memories[0])]
+    x, y, _ = samples()
+    run = begin(algorithm, task, SETTINGS, given[0], memories[0], STEPS)
+    places = []
+    for k in range(STEPS):
+        step(run, (Batch(x[0, k], y[0, k]),) * algorithm.batches, k)
+        places.append([t.data_ptr() for t in tree_leaves(run.kept)])
+    assert places[1:] == places[:1] * (STEPS - 1)
+    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(memories[0]), before, strict=True))
+    moves = any(not torch.equal(a, b) for a, b in zip(tree_leaves(run.kept), before, strict=True))
+    assert moves == (name == "fedsmoo")
+
+
 @gpu
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *FURTHER])
 def test_a_captured_step_replays_to_the_same_numbers(name):
     algorithm = ff.algorithms.parse(name)
     cuda = torch.device("cuda")
@@ -109,7 +140,7 @@ def test_a_captured_step_replays_to_the_same_numbers(name):
         eager(1)  # what is made once, libraries' handles above all, has to be there before the capture
         run = begin(algorithm, task, SETTINGS, given[0], memories[0], STEPS)
         step(run, (Batch(x[0, 0], y[0, 0]),), 0)  # the slots that are evaluated once
-        batch_x, batch_y, k = x[0, 1].clone(), y[0, 1].clone(), torch.ones((), device=cuda)
+        batch_x, batch_y, k = x[0, 1].clone(), y[0, 1].clone(), torch.ones((), dtype=x.dtype, device=cuda)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -57,6 +57,107 @@ ALGORITHMS = [
     ("fedsam", {"man": 0.4}, "fedsam+man(zeta=0.4)"),
     ("scaffold", {"man": 0.4}, "scaffold+man(zeta=0.4)"),
     ("feddyn", {"man": 0.4}, "feddyn+man(zeta=0.4)"),
+    ("fednova", {}, "fednova"),
+    ("feddc", {"lam": 0.3}, "feddc(lam=0.3)"),
+    ("fedavgm", {}, "fedavgm"),
+    ("fedavgm", {"beta": 0.6, "eta_g": 0.7}, "fedavgm(beta=0.6, eta_g=0.7)"),
+    ("fedadam", {}, "fedadam"),
+    ("fedadam", {"b1": 0.5, "b2": 0.8, "eps": 0.02, "eta_g": 0.3}, "fedadam(b1=0.5, b2=0.8, eps=0.02, eta_g=0.3)"),
+    ("fedyogi", {}, "fedyogi"),
+    ("fedyogi", {"b1": 0.5, "b2": 0.6, "eps": 0.02, "eta_g": 0.3}, "fedyogi(b1=0.5, b2=0.6, eps=0.02, eta_g=0.3)"),
+    ("fedadagrad", {}, "fedadagrad"),
+    ("fedadagrad", {"b1": 0.4, "eps": 0.02, "eta_g": 0.3}, "fedadagrad(b1=0.4, eps=0.02, eta_g=0.3)"),
+    ("fedcm", {}, "fedcm"),
+    ("fedcm", {"alpha": 0.4}, "fedcm(alpha=0.4)"),
+    ("fedacg", {}, "fedacg"),
+    ("fedacg", {"gamma": 0.5, "beta": 0.3}, "fedacg(gamma=0.5, beta=0.3)"),
+    ("moon", {}, "moon"),
+    ("moon", {"mu": 0.9, "tau": 0.3}, "moon(mu=0.9, tau=0.3)"),
+    ("fedgmt", {}, "fedgmt"),
+    (
+        "fedgmt",
+        {"alpha": 0.5, "gamma": 0.6, "tau": 2.0, "lam": 0.3},
+        "fedgmt(alpha=0.5, gamma=0.6, tau=2.0, lam=0.3)",
+    ),
+    ("fedswa", {}, "fedswa"),
+    ("fedswa", {"rho": 0.4, "alpha": 0.8}, "fedswa(rho=0.4, alpha=0.8)"),
+    ("fedmoswa", {}, "fedmoswa"),
+    ("fedmoswa", {"rho": 0.4, "alpha": 0.8, "gamma": 0.7}, "fedmoswa(rho=0.4, alpha=0.8, gamma=0.7)"),
+    ("perfedavg", {}, "perfedavg"),
+    ("perfedavg", {"alpha": 0.3}, "perfedavg(alpha=0.3)"),
+    ("fedbabu", {}, "fedbabu"),
+    ("local", {}, "local"),
+    ("fedcm", {"man": 0.4}, "fedcm+man(zeta=0.4)"),
+    ("feddc", {"man": 0.4}, "feddc+man(zeta=0.4)"),
+    ("fedgmt", {"man": 0.4}, "fedgmt+man(zeta=0.4)"),
+    ("moon", {"man": 0.4}, "moon+man(zeta=0.4)"),
+    ("fedasam", {}, "fedasam"),
+    ("fedasam", {"rho": 0.4, "eta": 0.05}, "fedasam(rho=0.4, eta=0.05)"),
+    ("fedasam", {"rho": 0.5, "eta": 0.0, "scale": "all"}, "fedasam(rho=0.5, eta=0.0, scale=all)"),
+    ("mofedsam", {}, "mofedsam"),
+    ("mofedsam", {"rho": 0.3, "alpha": 0.4}, "mofedsam(rho=0.3, alpha=0.4)"),
+    ("fedgamma", {}, "fedgamma"),
+    ("fedgamma", {"rho": 0.3}, "fedgamma(rho=0.3)"),
+    ("fedspeed", {}, "fedspeed"),
+    ("fedspeed", {"rho": 0.3, "lam": 0.2}, "fedspeed(rho=0.3, lam=0.2)"),
+    ("fedsmoo", {}, "fedsmoo"),
+    ("fedsmoo", {"rho": 0.3, "lam": 0.2}, "fedsmoo(rho=0.3, lam=0.2)"),
+    ("fedsmoo", {"rho": 0.3, "sign": 1}, "fedsmoo(rho=0.3, sign=1)"),
+    ("fedlesam", {}, "fedlesam"),
+    ("fedlesam", {"rho": 0.5}, "fedlesam(rho=0.5)"),
+    ("fedlesam_s", {}, "fedlesam-s"),
+    ("fedlesam_s", {"rho": 0.5}, "fedlesam-s(rho=0.5)"),
+    ("fedlesam_d", {}, "fedlesam-d"),
+    ("fedlesam_d", {"rho": 0.5, "lam": 0.2}, "fedlesam-d(rho=0.5, lam=0.2)"),
+    ("fedgloss", {}, "fedgloss"),
+    ("fedgloss", {"rho": 0.3, "rho_l": 0.2, "beta": 4.0}, "fedgloss(rho=0.3, rho_l=0.2, beta=4.0)"),
+    ("fedgloss", {"rho": 0.3, "rho_l": 0.0}, "fedgloss(rho=0.3, rho_l=0.0)"),
+    ("fedgloss", {"rho": 0.3, "rho_l": 0.2, "ramp": 3}, "fedgloss(rho=0.3, rho_l=0.2, ramp=3)"),
+    ("fedgloss", {"rho": 0.0, "rho_l": 0.2, "ramp": 3}, "fedgloss(rho=0.0, rho_l=0.2, ramp=3)"),
+    ("fedwmsam", {}, "fedwmsam"),
+    (
+        "fedwmsam",
+        {"rho": 0.3, "alpha0": 0.4, "lam": 0.3, "away": True},
+        "fedwmsam(rho=0.3, alpha0=0.4, lam=0.3, away=True)",
+    ),
+    ("fedwmsam", {"rho": 0.3, "lam": 0.5, "control": False}, "fedwmsam(rho=0.3, lam=0.5, control=False)"),
+    ("fedgf", {}, "fedgf"),
+    ("fedgf", {"rho": 0.3, "threshold": 0.45}, "fedgf(rho=0.3, threshold=0.45)"),
+    (
+        "fedgf",
+        {"rho": 0.2, "rho_g": 0.4, "threshold": 0.45, "window": 2},
+        "fedgf(rho=0.2, rho_g=0.4, threshold=0.45, window=2)",
+    ),
+    ("fednsam", {"rho": 0.2, "gamma": 0.7, "ascent": "local"}, "fednsam(rho=0.2, gamma=0.7, ascent=local)"),
+    ("fedscar", {"alpha": 0.3, "length": "sigma"}, "fedscar(alpha=0.3, length=sigma)"),
+    ("fedscar", {"alpha": 0.3, "length": "displacement"}, "fedscar(alpha=0.3, length=displacement)"),
+    ("fedscar", {"beta": 0.2, "prox": "received"}, "fedscar(beta=0.2, prox=received)"),
+    ("fedscar", {"server_scale": 1}, "fedscar(server_scale=1)"),
+    (
+        "fedscar",
+        {"length": "sigma", "prox": "received", "server_scale": 0.5, "rho": 0.2},
+        "fedscar(length=sigma, prox=received, server_scale=0.5, rho=0.2)",
+    ),
+    ("fedscar", {"ablation": "scar2", "beta": 0.2}, "fedscar(ablation=scar2, beta=0.2)"),
+    ("fedscar", {"ablation": "scarl", "alpha": 0.3, "tau": 0.4}, "fedscar(ablation=scarl, alpha=0.3, tau=0.4)"),
+    *(
+        (
+            "fedsol",
+            {"proximal": p, "rho": rho, "adaptive": adaptive},
+            f"fedsol(proximal={p}, rho={rho}, adaptive={adaptive})",
+        )
+        for p in ("prox", "scaffold", "dyn", "moon", "nova")
+        for rho, adaptive in ((2.0, True), (0.3, False))
+    ),
+    *(
+        ("fedsol", {"ablation": f"A{n}", "proximal": p, **beta}, f"fedsol(ablation=A{n}, proximal={p}, beta={b})")
+        for n in range(7)
+        for p, b, beta in (("kl", 1.0, {}), ("prox", 0.5, {"beta": 0.5}))
+    ),
+    *(
+        ("fedsol", {"ablation": a, "proximal": p, "layers": "head"}, f"fedsol(ablation={a}, proximal={p}, layers=head)")
+        for a, p in (("A2", "dyn"), ("A3", "scaffold"), ("A4", "kl"), ("A5", "nova"), ("A6", "moon"))
+    ),
 ]
 
 
@@ -111,6 +212,18 @@ def test_the_library_agrees_with_the_textbook(name, hyper, expression, case):
     found, expected = both(name, hyper, expression, case, network())
     assert expected.isfinite().all()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_each_model_of_local_training_agrees_with_the_textbook():
+    case = Case("momentum", momentum=0.9)
+    setting = textbook.Setting(population(), SCHEDULE, batches(case), lambda t: 0.2, momentum=0.9)
+    expected = textbook.trained("local", network(), setting)[1].x
+    plain = {"lr_decay": 1.0, "weight_decay": 0.0, "clip": None}
+    memories = train("local", momentum=0.9, seed=SEED, **plain).memories
+    assert memories.keys() == expected.keys()
+    for client, x in expected.items():
+        found = memories[client]["Alone.x"]
+        torch.testing.assert_close(found, torch.cat([t.flatten() for t in x]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("expression", ["fedavg", "fedsam(rho=0.3)"])

@@ -16,11 +16,12 @@ class Dual(Part):
 
     lam: float = 0.1
     dual_weights: Weighting | None = None
+    quadratic: bool = True
 
     client_keeps = server_keeps = {"h": vector}
 
     def pull(self, step, me, got):
-        return self.lam * (me.h + step.x - step.w)
+        return self.lam * (me.h + step.x - step.w if self.quadratic else me.h)
 
     def finish(self, run, me, got):
         me.h = me.h + run.moved

@@ -3,12 +3,16 @@
     x_0 = w + gamma m,   e = -rho m/||m||,   m+ = gamma m + mean_S(x_K - x_0),   w+ = w + m+
 
 The momentum is constant in a round, so starting at w + gamma m is the same as evaluating every gradient there, except
-for weight decay. Departures of published code: an inert step under newer PyTorch, the clients' own gradient as the
-ascent, and a momentum that forgets.
+for weight decay. `ascent="local"` is the later published code, which climbs along the client's own gradient instead.
+Departures of published code: an inert step under newer PyTorch, and a momentum that forgets.
 """
+
+from typing import Literal
 
 from fedflat.core import Algorithm, Part, once, unit, vector
 
+from .fedacg import AcceleratedStart
+from .fedsam import LocalAscent
 from .registry import Fraction, NonNegative, register
 
 
@@ -33,6 +37,10 @@ class GlobalNesterov(Part):
 
 
 @register
-def fednsam(rho: NonNegative = 0.05, gamma: Fraction = 0.85) -> Algorithm:
+def fednsam(
+    rho: NonNegative = 0.05, gamma: Fraction = 0.85, ascent: Literal["global", "local"] = "global"
+) -> Algorithm:
     """The server's Nesterov momentum decides where every client looks."""
+    if ascent == "local":
+        return Algorithm(AcceleratedStart(gamma, beta=0.0), LocalAscent(rho))
     return Algorithm(GlobalNesterov(gamma, rho))

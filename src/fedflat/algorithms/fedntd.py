@@ -1,7 +1,11 @@
 """FedNTD: Lee et al., Preservation of the Global Knowledge by Not-True Distillation in FL, NeurIPS 2022.
 
-loss + beta tau^2 KL( softmax(z_w/tau) || softmax(z_x/tau) ) over the classes that are not the true one
+    loss + beta tau^2 KL( softmax(z_w/tau) || softmax(z_x/tau) ) over the classes that are not the true one
+
+z_w are the logits of the received model. The divergence is a mean over the minibatch.
 """
+
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -9,7 +13,7 @@ from torch import Tensor
 from fedflat.core import Algorithm, Part
 
 from .distillation import kl
-from .registry import NonNegative, Positive, register
+from .registry import NonNegative, Positive, Searched, register
 
 
 class NotTrueDistillation(Part):
@@ -31,6 +35,9 @@ def not_true(logits: Tensor, y: Tensor) -> Tensor:
 
 
 @register
-def fedntd(beta: NonNegative = 1.0, tau: Positive = 1.0) -> Algorithm:
+def fedntd(
+    beta: Annotated[NonNegative, Searched((0.5, 1.0), "FedSoL, Table 4")] = 1.0,
+    tau: Annotated[Positive, Searched((1.0, 3.0), "FedSoL, Table 4")] = 1.0,
+) -> Algorithm:
     """Distil the received model's opinion of the other classes."""
     return Algorithm(NotTrueDistillation(beta, tau))

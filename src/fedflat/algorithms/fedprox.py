@@ -6,9 +6,11 @@ Departures of published code: in several the term is the norm and not its square
 it is built from detached numbers and has no gradient at all.
 """
 
+from typing import Annotated
+
 from fedflat.core import Algorithm, Part
 
-from .registry import NonNegative, register
+from .registry import NonNegative, Searched, register
 
 
 class Proximity(Part):
@@ -21,6 +23,6 @@ class Proximity(Part):
 
 
 @register
-def fedprox(mu: NonNegative = 1.0) -> Algorithm:
+def fedprox(mu: Annotated[NonNegative, Searched((0.1, 0.5, 1.0, 2.0), "FedSoL, Table 4")] = 1.0) -> Algorithm:
     """A proximal term holds the clients near the received model."""
     return Algorithm(Proximity(mu))

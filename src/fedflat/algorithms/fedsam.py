@@ -6,9 +6,11 @@ Both gradients are taken on the same minibatch. Departures of published code: gr
 the two passes; x restored by subtracting e, which leaves rounding behind.
 """
 
+from typing import Annotated
+
 from fedflat.core import Algorithm, Part, unit
 
-from .registry import NonNegative, register
+from .registry import NonNegative, Searched, register
 
 
 class LocalAscent(Part):
@@ -21,6 +23,10 @@ class LocalAscent(Part):
 
 
 @register
-def fedsam(rho: NonNegative = 0.1) -> Algorithm:
+def fedsam(
+    rho: Annotated[
+        NonNegative, Searched((0.1, 0.5, 1.0, 2.0), "FedSoL, Table 4"), Searched((0.001, 0.01, 0.1), "FedGMT's code")
+    ] = 0.1,
+) -> Algorithm:
     """Every client descends from the worst point near it."""
     return Algorithm(LocalAscent(rho))

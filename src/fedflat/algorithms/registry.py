@@ -5,6 +5,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, ParamSpec
 
 from pydantic import ConfigDict, Field, ValidationError, validate_call
@@ -15,6 +16,15 @@ from fedflat.errors import FedflatError
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The values among which a publication chose; it stands beside the range of a hyper-parameter."""
+
+    values: tuple[float, ...]
+    by: str
+
 
 P = ParamSpec("P")
 _factories: dict[str, Callable[..., Algorithm]] = {}
@@ -47,6 +57,11 @@ def register(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
 def names() -> list[str]:
     """The names of all algorithms and modifiers."""
     return sorted(_factories)
+
+
+def factory_of(name: str) -> Callable[..., Algorithm]:
+    """The factory of that name."""
+    return _factories[name]
 
 
 def parse(expression: str) -> Algorithm:

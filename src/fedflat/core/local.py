@@ -11,6 +11,7 @@ Nothing in a step waits for the device or branches on a tensor's value, so a ste
 captured. The loop owns x and the velocity and updates them in place; parts are lent everything and write nothing.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,12 +67,14 @@ def step(run: "LocalRun", batches: tuple[Batch, ...], k: Any) -> None:
     """One step of local SGD."""
     s = Step(run, batches, k)
     e = s.perturbation()
-    g = s.descent(run.x if e is None else run.x + e)
-    d = s.direction(g)
+    if e is not None:
+        s.y = run.x + e
+    d = s.direction(s.descent(s.y))
     for part in run.algorithm.filling("observe"):
         run.watch(part, "observe", s, e, d)
     run.sgd.move(run.x, run.velocity, run.sgd.direction(d, run.x, run.mask), s.lr)
     run.count(s.lr)
+    run.settle()
 
 
 def finish(run: "LocalRun") -> tuple[Reply, Values]:
@@ -115,6 +118,8 @@ class LocalRun:
         self.velocity = torch.zeros_like(self.w) if self.sgd.momentum else None
         self.watch = Watch(self._lent)
         self._constants: dict[tuple[str, str], Any] = {}
+        self._given = {part: dict(values) for part, values in self.kept.items()}
+        self._own: Values = {}
         like = self.w
         self.me = {
             p.name: Memory(f"{p.name}.client_keeps", p.client_keeps, self.kept.get(p.name, {}), like)
@@ -145,6 +150,16 @@ class LocalRun:
         self._entered = self.sgd.momentum * self._entered + 1
         self._rates = self._rates + lr
         self._reach = self._reach + lr * self._entered
+
+    def settle(self) -> None:
+        """Move what a step has rebound in the memory to its place: a captured step finds it there again."""
+        for part, values in self.kept.items():
+            for name, value in values.items():
+                if value is self._given[part][name]:
+                    continue
+                own = self._own.setdefault(part, {})
+                values[name] = own[name].copy_(value) if name in own else value.clone()
+                own[name] = self._given[part][name] = values[name]
 
     @cached_property
     def mask(self) -> Vector | None:
@@ -193,6 +208,7 @@ class Step:
 
     def __init__(self, run: LocalRun, batches: tuple[Batch, ...], k: Any):
         self.x, self.x0, self.w = run.x, run.x0, run.w
+        self.y = run.x  # x + e, the point of the update's gradient, once that is known
         self.k, self.K = k, run.K
         self.layout = run.task.layout
         self.lr: Any = run.job.lr
@@ -222,12 +238,13 @@ class Step:
             self._references[key] = reference, seen  # the reference is kept so that its id stays its own
         return self._references[key][1]
 
-    def force(self, part: Part, only: Callable[[str], bool] | None = None) -> Vector:
-        """What a part does to the direction at x: the gradient of its term, plus its pull.
+    def force(self, part: Part, only: Callable[[str], bool] | None = None, at: Vector | None = None) -> Vector:
+        """What a part does to the direction at x, or at another point: the gradient of its term, plus its pull.
 
         `only` chooses tensors by name: the force is 0 on the others, and the gradient is not computed for them.
         """
-        run = self._run
+        run, here = self._run, copy.copy(self)
+        here.x = self.x if at is None else at
         if part not in run.algorithm.everyone:
             raise FedflatError(f"{part.name} is no part of this algorithm; name it in `inner` of the part that uses it")
         forces: list[Vector] = []
@@ -235,12 +252,12 @@ class Step:
 
             def objective(v: Vector) -> tuple[Tensor, tuple[()]]:
                 out = run.task.forward(v, self._batch.x, run.buffers, only)
-                return self._batch.mean(run.call(part, "term", out, self)), ()
+                return self._batch.mean(run.call(part, "term", out, here)), ()
 
-            forces.append(run.task.gradient(objective, self.x)[0])
+            forces.append(run.task.gradient(objective, here.x)[0])
             run.gradients += 1
         if part.fills("pull"):
-            pull = run.vector(part, "pull", self)
+            pull = run.vector(part, "pull", here)
             forces.append(pull if only is None else pull * run.chosen(part, only))
         if not forces:
             raise FedflatError(f"{part.name} exerts no force: it has neither a term nor a pull")

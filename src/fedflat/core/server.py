@@ -40,19 +40,21 @@ class Replies:
     def __len__(self) -> int:
         return len(self.replies)
 
-    def mean(self, value: Callable[[Any], Tensor]) -> Tensor:
-        """mean_S: sum of p_i times a value of each reply."""
+    def mean(self, value: Callable[[Any], Any]) -> Any:
+        """mean_S: sum of p_i times a value of each reply, a tensor or a number."""
         return self._sum(value, self.weights.active([r.client for r in self.replies]))
 
-    def over_all(self, value: Callable[[Any], Tensor], weighting: Weighting | None = None) -> Tensor:
+    def over_all(self, value: Callable[[Any], Any], weighting: Weighting | None = None) -> Any:
         """mean_N of a value that is zero for clients that did not reply: sum of q_i times it."""
         return self._sum(value, [self.weights.population(r.client, weighting) for r in self.replies])
 
-    def _sum(self, value: Callable[[Any], Tensor], weights: Sequence[float]) -> Tensor:
-        total: Tensor | None = None
+    def _sum(self, value: Callable[[Any], Any], weights: Sequence[float]) -> Any:
+        total: Any = None
         for reply, weight in zip(self, weights, strict=True):
-            total = value(reply) * weight if total is None else total.add_(value(reply), alpha=weight)
-        assert total is not None
+            if isinstance(total, Tensor):
+                total.add_(value(reply), alpha=weight)
+            else:
+                total = value(reply) * weight if total is None else total + value(reply) * weight
         return total
 
 

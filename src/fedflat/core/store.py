@@ -4,7 +4,7 @@ Both hold the clients seen so far and nothing for the others, so a population of
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -89,3 +89,8 @@ class Table:
     def mean(self) -> Vector:
         """mean_N: the weighted mean over the population, rows never set counting as zero."""
         return self.average
+
+    def over_all(self, value: Callable[[Vector], Tensor]) -> Tensor:
+        """mean_N of a value of each row, which is zero for rows never set: sum of q_i times it."""
+        total = self.average.new_zeros(())
+        return sum((self.weights.population(i) * value(self.get(i)) for i in sorted(self.rows)), start=total)

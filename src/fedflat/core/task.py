@@ -118,6 +118,8 @@ class Task:
         with torch.enable_grad():
             v = at.detach().requires_grad_()
             value, beside = objective(v)
+            if not value.requires_grad:  # as of MOON's term and the head alone
+                return torch.zeros_like(at), beside
             (g,) = torch.autograd.grad(value, v)
         return g, beside
 
