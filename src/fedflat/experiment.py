@@ -264,7 +264,9 @@ class Simulation:
 
     def _rows(self, client: int, round: int) -> Sequence[Any]:
         rng = generator(self.settings.seed, "batches", round, client)
-        return minibatches(self.population.sizes[client], self.settings.batch_size, **self.settings.length, rng=rng)
+        epochs, steps = self.settings.length["epochs"], self.settings.length["steps"]
+        count = steps and steps * self.algorithm.batches
+        return minibatches(self.population.sizes[client], self.settings.batch_size, epochs=epochs, steps=count, rng=rng)
 
     def _costs(self) -> dict[str, float | None]:
         counted = flops(self.work, self.server.weights, self._one_step) if self.totals.steps else None
@@ -280,7 +282,8 @@ class Simulation:
         def work() -> tuple[float, float]:
             mean = sum(self.population.sizes) / len(self.population)
             per_epoch = mean / min(self.settings.batch_size or mean, mean)
-            steps = self.settings.length["steps"] or (self.settings.length["epochs"] or 0) * per_epoch
+            by_epochs = (self.settings.length["epochs"] or 0) * per_epoch / self.algorithm.batches
+            steps = self.settings.length["steps"] or by_epochs
             arithmetic, reply = probe(self.work, self.server.weights, self._one_step)
             steps *= self.settings.rounds * active
             return steps * reply.gradients, steps * arithmetic

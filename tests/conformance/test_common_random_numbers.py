@@ -59,7 +59,12 @@ def test_common_random_numbers():
     first = seen_by("fedavg", seed=5)
     assert len(first["batches"]) > 9
     for name in NAMES:
-        assert equal(first, seen_by(name, seed=5)) == dict.fromkeys(first, True), name
+        seen = seen_by(name, seed=5)
+        if ff.algorithms.parse(name).batches > 1:  # minibatches that do not fill a step are left over
+            kept = [x for x in first["batches"] if any(torch.equal(x, other) for other in seen["batches"])]
+            assert len(kept) == len(seen["batches"]) > 9, name
+            seen["batches"] = first["batches"]
+        assert equal(first, seen) == dict.fromkeys(first, True), name
 
 
 def test_another_seed_redraws_everything():

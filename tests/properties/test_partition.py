@@ -224,7 +224,7 @@ def test_a_wrong_spec_is_one_sentence(spec, sentence):
         (BALANCED.float(), 2, "1-D tensor of integers, not 1-D torch.float32"),
         (BALANCED.bool(), 2, "1-D tensor of integers, not 1-D torch.bool"),
         (BALANCED.view(10, 100), 2, "1-D tensor of integers, not 2-D torch.int64"),
-        ([0, 1, 2], 2, "1-D tensor of integers, not list"),
+        ("012", 2, "1-D tensor of integers, not str"),
     ],
 )
 @pytest.mark.parametrize("spec", SPECS)

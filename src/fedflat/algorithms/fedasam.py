@@ -27,10 +27,10 @@ class AdaptiveAscent(Part):
     scale: Scale = "weights"
 
     def perturb(self, step, me, got):
-        T = step.layout.per_tensor(self.size, step.x)
+        T = step.layout.per_tensor(self._size, step.x)
         return self.rho * T * unit(T * step.grad(step.x))
 
-    def size(self, x: Tensor) -> Tensor:
+    def _size(self, x: Tensor) -> Tensor:
         return x.abs() + self.eta if self.scale == "all" or x.ndim > 1 else torch.ones_like(x)
 
 

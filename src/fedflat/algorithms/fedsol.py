@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedflat.core import Algorithm, Part, Step, Vector, once, table, unit, vector
+from fedflat.core import Algorithm, Part, once, table, unit, vector
 
 from .distillation import kl
 from .feddyn import Dual
@@ -82,9 +82,6 @@ class AscendAlong(Part):
         return (self.force,)
 
     def perturb(self, step, me, got):
-        return self.ascent(step)
-
-    def ascent(self, step: Step) -> Vector:
         head = step.layout.head
         only = {"all": None, "head": lambda name: name in head, "body": lambda name: name not in head}[self.layers]
         g = step.force(self.force, only)
@@ -111,7 +108,7 @@ class Restraint(Part):
         return (self.ascend.force,) if self.at == "ahead" else (self.ascend,)
 
     def pull(self, step, me, got):
-        at = step.x + self.ascend.ascent(step) if self.at == "ahead" else getattr(step, self.at)
+        at = step.x + self.ascend.perturb(step, me, got) if self.at == "ahead" else getattr(step, self.at)
         return self.beta * step.force(self.ascend.force, at=at)
 
 
