@@ -175,8 +175,8 @@ def table(jobs: int) -> None:
 {CLIENTS} clients, `dirichlet:0.1`, {ACTIVE} of them active in each of {ROUNDS} rounds, 5 epochs, batches of 20, an MLP
 64-64-32-10, no momentum, decay or clipping; test accuracy in %, mean and deviation over seeds 0, 1, 2. Rates and
 hyper-parameters were searched with other seeds ([how](../benchmarks/digits.py),
-[what was found](../benchmarks/digits.toml)). Chance is 10. Written by `python benchmarks/digits.py`; whoever runs it again on the same kind of machine gets the same
-table.
+[what was found](../benchmarks/digits.toml)). Chance is 10. Written by `python benchmarks/digits.py`; whoever runs it
+again on the same kind of machine gets the same table.
 
 With three seeds and a test set of 360, differences below two points say nothing; the table shows that every method
 trains, not which one is best. `local` has no common model: its figure is the mean over clients of the accuracy of

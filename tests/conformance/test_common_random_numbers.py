@@ -29,6 +29,7 @@ def seen_by(algorithm: str, seed: int) -> dict[str, list]:
         seen["clients"].append(ff.data.Federation(ff.data.load("digits"), "lda:0.5", clients=12, seed=seed))
         return seen["clients"][-1]
 
+    active: list[tuple[list[int], int]] = []
     ff.simulate(
         algorithm,
         model,
@@ -39,8 +40,10 @@ def seen_by(algorithm: str, seed: int) -> dict[str, list]:
         seed=seed,
         engine="serial",
         device="cpu",
-        callbacks=[lambda round, row, state: seen["active"].append(state.active)],
+        callbacks=[lambda round, row, state: active.append((state.active, len(seen["batches"])))],
     )
+    seen["active"] = [clients for clients, _ in active]
+    del seen["batches"][active[-1][1] :]  # what follows counts a step's arithmetic
     return seen
 
 
