@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import platform
 import sys
 import time
@@ -52,6 +53,7 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise FedflatError(f"another run is writing to {self.path}") from None
+            os.register_at_fork(after_in_child=lock.close)  # what is forked from here shall not hold the folder, too
             self._open()
             self._metrics = held.enter_context(open(self.path / "metrics.jsonl", "a"))
             self._held = held.pop_all()
