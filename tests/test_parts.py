@@ -47,6 +47,107 @@ class MutatesTheMovement(Part):
         run.moved.neg_()
 
 
+class MutatesThePerturbation(Part):
+    def perturb(self, step, me, got):
+        return 0.1 * step.x
+
+    def observe(self, step, e, d):
+        e.zero_()
+
+
+class MutatesTheDirection(Part):
+    def observe(self, step, e, d):
+        d.mul_(0)
+
+
+class MutatesTheLabels(Part):
+    def pull(self, step, me, got):
+        step.targets.fill_(0)
+        return step.x
+
+
+class MutatesATable(Part):
+    server_keeps = {"b": table}
+
+    def update(self, w, srv, replies):
+        srv.b.mean().add_(1)
+        return w
+
+
+class ConstantForce(Part):
+    @once
+    def pull(self, step, me, got):
+        return step.w
+
+
+class MutatesAConstant(Part):
+    inner = (ConstantForce(),)
+
+    def perturb(self, step, me, got):
+        return step.force(self.inner[0]).mul_(0.5)
+
+
+class TermsTooShort(Part):
+    def term(self, out, step, me, got):
+        return out.logits.mean(1)[:-1]
+
+
+class TermOfAMatrix(Part):
+    def term(self, out, step, me, got):
+        return out.logits
+
+
+class TermWithoutReturn(Part):
+    def term(self, out, step, me, got):
+        pass
+
+
+class RateWithoutReturn(Part):
+    def rate(self, lr, k, K):
+        pass
+
+
+class RateOfAVector(Part):
+    def rate(self, lr, k, K):
+        return torch.ones(3) * lr
+
+
+class TrainsNothing(Part):
+    def trainable(self, layout):
+        return lambda name: False
+
+
+class TrainsAList(Part):
+    def trainable(self, layout):
+        return list(layout.head)
+
+
+class MisspeltUpload(Part):
+    client_sends = {"a": vector}
+
+    def finish(self, run, me, got):
+        return {"a": run.moved}
+
+    def update(self, w, srv, replies):
+        return w + replies.mean(lambda r: r.b)
+
+
+class RowOfNobody(Part):
+    server_keeps = {"b": table}
+
+    def update(self, w, srv, replies):
+        srv.b.set(-1, w)
+        return w
+
+
+class RowOfAList(Part):
+    server_keeps = {"b": table}
+
+    def update(self, w, srv, replies):
+        srv.b.set(0, [1.0])
+        return w
+
+
 class ReadsUndeclared(Part):
     client_keeps = {"h": vector}
 
@@ -116,6 +217,21 @@ class SendsNothingItHas(Part):
         (MutatesTheServer, "MutatesTheServer.update writes into a tensor in place"),
         (MutatesAReply, "MutatesAReply.aggregate writes into a tensor in place"),
         (MutatesTheMovement, "MutatesTheMovement.finish writes into a tensor in place"),
+        (MutatesThePerturbation, "MutatesThePerturbation.observe writes into a tensor in place"),
+        (MutatesTheDirection, "MutatesTheDirection.observe writes into a tensor in place"),
+        (MutatesTheLabels, "MutatesTheLabels.pull writes into a tensor in place"),
+        (MutatesATable, "MutatesATable.update writes into a tensor in place"),
+        (MutatesAConstant, "MutatesAConstant.perturb writes into a tensor in place"),
+        (TermsTooShort, "TermsTooShort.term: the result has to be one value per sample, not a tensor of shape"),
+        (TermOfAMatrix, "TermOfAMatrix.term: the result has to be one value per sample"),
+        (TermWithoutReturn, "TermWithoutReturn.term: the result has to be one value per sample, not None"),
+        (RateWithoutReturn, "RateWithoutReturn.rate: the result has to be one number, not None"),
+        (RateOfAVector, "RateOfAVector.rate: the result has to be one number"),
+        (TrainsNothing, "no tensor of this model is trained"),
+        (TrainsAList, "`trainable` returns a function of a tensor's name"),
+        (MisspeltUpload, "a reply has no 'b'; the part uploads a"),
+        (RowOfNobody, "there is no client -1; a table has rows from 0 to 5"),
+        (RowOfAList, "a row of a table holds a vector of .* not list"),
         (ReadsUndeclared, r"ReadsUndeclared.client_keeps does not declare 'c' \(it declares h\)"),
         (WritesUndeclared, r"WritesUndeclared.server_keeps does not declare 'momentum' \(it declares m\)"),
         (SetsWhatItReceived, r"what a client received \('m'\) cannot be set"),
@@ -158,6 +274,10 @@ def part(**body):
             "'moved' is a field of every reply",
         ),
         (lambda: Algorithm(type("Empty", (Part,), {})()), "Empty fills no slot of the round; the slots are prepare"),
+        (
+            lambda: part(server_keep={"m": vector}),
+            "Tried: a part declares no `server_keep`; did you mean `server_keeps`",
+        ),
         (lambda: part(pertub=lambda self: 0), "Tried: a part has no slot `pertub`; did you mean `perturb`"),
         (
             lambda: part(pull=lambda self, step: 0),
@@ -282,3 +402,53 @@ def test_the_other_slots():
     assert states[-1].server.kept["Everything"]["rounds"] == 5
     assert torch.equal(states[-1].server.kept["Everything"]["first"], start)
     assert result.memories[1]["Everything.seen"] == 4
+
+
+class RemembersWhereItWas(Part):
+    """Keeps step.x, which the loop moves in place afterwards."""
+
+    client_keeps = {"before": model}
+    seen = []
+
+    def pull(self, step, me, got):
+        self.seen.append((step.k, (step.x - me.before).norm()))
+        me.before = step.x
+        return 0 * step.x
+
+
+def test_what_a_step_keeps_is_what_it_was_then():
+    train(RemembersWhereItWas(), rounds=1)
+    assert all(float(distance) == 0 if k == 0 else float(distance) > 1e-3 for k, distance in RemembersWhereItWas.seen)
+
+
+def test_a_round_leaves_nothing_for_the_garbage_collector():
+    """A vector that waits for the cyclic collector is a model's worth of memory for each client and round."""
+    import gc
+    import weakref
+
+    from fedflat.core import local
+
+    runs: list[weakref.ref] = []
+
+    class Recorded(local.LocalRun):
+        def __post_init__(self):
+            super().__post_init__()
+            runs.append(weakref.ref(self))
+
+    train("fedscar+scaffold", rounds=1)  # torch imports what counts arithmetic, and keeps the first count
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(local, "LocalRun", Recorded)
+            train("fedscar+scaffold")
+        assert len(runs) > 10
+        assert not any(run() for run in runs)
+    finally:
+        gc.enable()
+
+
+def test_a_direction_of_half_precision_has_no_nan():
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        assert not ff.unit(torch.zeros(2, dtype=dtype)).isnan().any()
+        assert ff.unit(torch.tensor([3.0, 4.0], dtype=dtype)).tolist() == pytest.approx([0.6, 0.8], rel=1e-2)

@@ -44,7 +44,7 @@ def check_metrics(metrics: object) -> None:
 
 
 @torch.no_grad()
-def predict(task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: Inputs) -> tuple[Tensor, Tensor]:
+def predict(task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: Inputs) -> tuple[Any, Tensor]:
     """The model's outputs for all samples, and their labels."""
     task.module.eval()
     try:
@@ -54,12 +54,27 @@ def predict(task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: I
             pieces.append((task.forward(w, inputs(x), buffers).logits, y))
     finally:
         task.module.train()
-    return torch.cat([o for o, _ in pieces]), torch.cat([y for _, y in pieces])
+    return _joined([o for o, _ in pieces]), torch.cat([y for _, y in pieces])
 
 
-def accuracy(outputs: Tensor, y: Tensor) -> float | None:
+def _joined(pieces: list[Any]) -> Any:
+    """The outputs of all batches as those of one: tensors one behind the other, within tuples, lists and dicts."""
+    first = pieces[0]
+    match first:
+        case Tensor() if first.ndim:
+            return torch.cat(pieces)
+        case tuple() | list():
+            parts = [_joined(list(parts)) for parts in zip(*pieces, strict=True)]
+            return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        case dict():
+            return type(first)(**{key: _joined([piece[key] for piece in pieces]) for key in first})
+        case _:
+            return first
+
+
+def accuracy(outputs: Any, y: Tensor) -> float | None:
     """The fraction of right classes; None where the outputs are no classes."""
-    if y.is_floating_point() or outputs.ndim != y.ndim + 1:
+    if not isinstance(outputs, Tensor) or y.is_floating_point() or outputs.ndim != y.ndim + 1:
         return None
     return float((outputs.argmax(1) == y).double().mean())
 
@@ -69,26 +84,30 @@ def recalibrated(task: Task, w: Vector, buffers: Buffers, clients: Iterable[Samp
     """BatchNorm statistics of this very model: the plain mean over batches of these clients' data."""
     norms = [m for m in task.module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     momenta = [m.momentum for m in norms]
+    task.module.eval()
     for norm in norms:
-        norm.momentum = None  # torch then keeps a cumulative mean, counted by num_batches_tracked
+        norm.train().momentum = None  # torch then keeps a cumulative mean, counted by num_batches_tracked
     fresh = {
         name: torch.ones_like(b) if name.endswith("running_var") else torch.zeros_like(b) for name, b in buffers.items()
     }
     keys = {f"{path}.{key}" for path, m in task.module.named_modules() if m in norms for key, _ in m.named_buffers()}
     current = {name: fresh[name] if name in keys else b for name, b in buffers.items()}
-    for samples in clients:
-        for start in range(0, len(samples), BATCH):
-            x, _ = samples.take(slice(start, start + BATCH))
-            current = task.forward(w, inputs(x), current).buffers
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
+    try:
+        for samples in clients:
+            for start in range(0, len(samples), BATCH):
+                x, _ = samples.take(slice(start, start + BATCH))
+                current = task.forward(w, inputs(x), current).buffers
+    finally:
+        task.module.train()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
     return current
 
 
 def check_outputs(task: Task, samples: Samples, inputs: Inputs, classes: bool) -> int | None:
     """Pass two samples through the model: does it take the data, and how many classes does it tell apart?"""
     x, y = samples.take(slice(0, 2))
-    given, x = x.dtype, inputs(x)
+    given, x = x.dtype, inputs(x).clone()
     seen = f", which it sees as {x.dtype}" if x.dtype != given else ""
     found = f"samples of shape {tuple(x.shape[1:])} ({given}{seen})"
     task.module.eval()

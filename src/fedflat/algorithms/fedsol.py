@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedflat.core import Algorithm, Part, once, table, unit, vector
+from fedflat.errors import FedflatError
 
 from .distillation import kl
 from .feddyn import Dual
@@ -83,6 +84,10 @@ class AscendAlong(Part):
 
     def perturb(self, step, me, got):
         head = step.layout.head
+        if not head and self.layers != "all":
+            raise FedflatError(
+                f"fedsol(layers='{self.layers}') needs a model with an nn.Linear, the last one is its head"
+            )
         only = {"all": None, "head": lambda name: name in head, "body": lambda name: name not in head}[self.layers]
         g = step.force(self.force, only)
         if self.combined:

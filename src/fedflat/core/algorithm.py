@@ -6,7 +6,7 @@ from functools import cached_property
 from fedflat.errors import FedflatError
 
 from .messages import Reply
-from .part import SLOTS, Kind, Part
+from .part import DECLARED, SLOTS, Kind, Part
 from .vectors import Layout
 
 UNIQUE = ("perturb", "aggregate")  # two fillers would contradict each other
@@ -75,7 +75,12 @@ class Algorithm:
     def trained(self, layout: Layout) -> frozenset[str]:
         """The names of the tensors that are trained; the others neither move nor travel."""
         chosen = [part.trainable(layout) for part in self.filling("trainable")]
-        return frozenset(n for n in layout.names if n not in layout.frozen and all(c(n) for c in chosen))
+        if not all(map(callable, chosen)):
+            raise FedflatError(f"{self}: `trainable` returns a function of a tensor's name")
+        names = frozenset(n for n in layout.names if n not in layout.frozen and all(c(n) for c in chosen))
+        if not names:
+            raise FedflatError(f"{self}: no tensor of this model is trained")
+        return names
 
     def coordinates(self, layout: Layout) -> int:
         """How many coordinates of a vector travel."""
@@ -103,7 +108,7 @@ class Algorithm:
         for part in self.everyone:
             if not any(map(part.fills, SLOTS)):
                 raise FedflatError(f"{part.name} fills no slot of the round; the slots are {', '.join(SLOTS)}")
-            declared = {k: getattr(part, k) for k in ("server_keeps", "client_keeps", "server_sends", "client_sends")}
+            declared = {k: getattr(part, k) for k in DECLARED}
             for where, kinds in declared.items():
                 for name, kind in kinds.items():
                     if not isinstance(kind, Kind):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedflat.errors import FedflatError
 
-from .memory import Memory, Watch, fit, initial
+from .memory import Memory, fit, initial, watched
 from .messages import Job, Reply
 from .part import Kind, Part
 from .sgd import SGD
@@ -72,9 +72,9 @@ def step(run: "LocalRun", batches: tuple[Batch, ...], k: Any) -> None:
     d = s.direction(s.descent(s.y))
     for part in run.algorithm.filling("observe"):
         run.watch(part, "observe", s, e, d)
+    run.settle()
     run.sgd.move(run.x, run.velocity, run.sgd.direction(d, run.x, run.mask), s.lr)
     run.count(s.lr)
-    run.settle()
 
 
 def finish(run: "LocalRun") -> tuple[Reply, Values]:
@@ -116,7 +116,7 @@ class LocalRun:
         self.gradients = self.forwards = 0
         self._rates = self._reach = self._entered = 0.0
         self.velocity = torch.zeros_like(self.w) if self.sgd.momentum else None
-        self.watch = Watch(self._lent)
+        self.batches: tuple[Batch, ...] = ()
         self._constants: dict[tuple[str, str], Any] = {}
         self._given = {part: dict(values) for part, values in self.kept.items()}
         self._own: Values = {}
@@ -186,8 +186,20 @@ class LocalRun:
             return self._constants[key]
         value = self.fit(self.call(part, slot, *arguments), part, slot)
         if part.is_once(slot):
-            self._constants[key] = value
+            self._constants[key] = value = value.clone()  # it may be a view of x, which moves
         return value
+
+    def term(self, part: Part, out: Outputs, step: "Step", batch: Batch) -> Tensor:
+        """The mean over a minibatch of what a part adds to the loss."""
+        value = self.call(part, "term", out, step)
+        if not isinstance(value, Tensor) or value.shape not in ((), batch.y.shape[:1]):
+            found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise FedflatError(f"{part.name}.term: the result has to be one value per sample, not {found}")
+        return batch.mean(value)
+
+    def watch(self, part: Part, slot: str, *arguments: Any) -> Any:
+        """Call a slot that has no memory at hand."""
+        return watched(self._lent(), part, slot, *arguments)
 
     def fit(self, value: Any, part: Part, slot: str) -> Vector:
         return fit(value, Kind.VECTOR, self.w, f"{part.name}.{slot}: the result")
@@ -196,6 +208,9 @@ class LocalRun:
         yield from (self.x, self.x0, self.w, self.moved if "moved" in vars(self) else None)
         for values in (*self.kept.values(), *self.job.got.values()):
             yield from values.values()
+        yield from self._constants.values()
+        for batch in self.batches:
+            yield from batch
 
 
 def not_zero(total: Any) -> Any:
@@ -211,9 +226,12 @@ class Step:
         self.y = run.x  # x + e, the point of the update's gradient, once that is known
         self.k, self.K = k, run.K
         self.layout = run.task.layout
+        run.batches = batches
         self.lr: Any = run.job.lr
         for part in run.algorithm.filling("rate"):
             self.lr = run.watch(part, "rate", self.lr, k, run.K)
+            if not isinstance(self.lr, float | int) and not (isinstance(self.lr, Tensor) and self.lr.ndim == 0):
+                raise FedflatError(f"{part.name}.rate: the result has to be one number, not {self.lr!r}")
         self._run = run
         self._batches = batches
         self._batch = batches[-1]
@@ -252,7 +270,7 @@ class Step:
 
             def objective(v: Vector) -> tuple[Tensor, tuple[()]]:
                 out = run.task.forward(v, self._batch.x, run.buffers, only)
-                return self._batch.mean(run.call(part, "term", out, here)), ()
+                return run.term(part, out, here, self._batch), ()
 
             forces.append(run.task.gradient(objective, here.x)[0])
             run.gradients += 1
@@ -290,7 +308,7 @@ class Step:
             out = run.task.forward(v, batch.x, run.buffers)
             loss = value = batch.mean(run.task.loss(out.logits, batch.y))
             for part in run.algorithm.filling("term"):
-                value = value + batch.mean(run.call(part, "term", out, self))
+                value = value + run.term(part, out, self, batch)
             return value, (loss.detach(), out.buffers)
 
         run.gradients += 1

@@ -4,7 +4,7 @@ A name has to be declared, a value has to fit its kind, and values are rebound, 
 between the server and a hundred jobs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -74,20 +74,12 @@ def initial(kinds: Kinds, w: Vector) -> dict[str, Any]:
     return {name: zero[kind](w) for name, kind in kinds.items() if kind in zero}
 
 
-class Watch:
-    """Calls slots and notices when one writes into a vector that it was only lent."""
-
-    def __init__(self, lent: Callable[[], Iterable[Any]]):
-        self.lent = lent
-
-    def __call__(self, part: Any, slot: str, *arguments: Any) -> Any:
-        before = list(self._versions())
-        value = getattr(part, slot)(*arguments)
-        if any(tensor._version != version for tensor, version in before):
-            raise FedflatError(
-                f"{type(part).__name__}.{slot} writes into a tensor in place; write `a = a + b` instead of `a += b`"
-            )
-        return value
-
-    def _versions(self) -> Iterator[tuple[Tensor, int]]:
-        return ((t, t._version) for t in self.lent() if isinstance(t, Tensor))
+def watched(lent: Iterable[Any], part: Any, slot: str, *arguments: Any) -> Any:
+    """Call a slot, and notice when it writes into a tensor that it was only lent; its arguments are lent, too."""
+    before = [(t, t._version) for t in (*lent, *arguments) if isinstance(t, Tensor)]
+    value = getattr(part, slot)(*arguments)
+    if any(tensor._version != version for tensor, version in before):
+        raise FedflatError(
+            f"{type(part).__name__}.{slot} writes into a tensor in place; write `a = a + b` instead of `a += b`"
+        )
+    return value

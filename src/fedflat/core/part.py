@@ -42,6 +42,7 @@ model = Kind.MODEL  # d numbers, at first w^0 on the server and the received mod
 table = Kind.TABLE  # one vector for each client, held by the server
 
 Kinds = Mapping[str, Kind]
+DECLARED = ("server_keeps", "client_keeps", "server_sends", "client_sends")
 Slot = TypeVar("Slot", bound=Callable[..., Any])
 
 
@@ -68,6 +69,9 @@ class Part:
             raise FedflatError(
                 f"{cls.__name__}: parts are final; put two parts into one Algorithm instead of inheriting"
             )
+        for name in vars(cls):
+            if name not in DECLARED and (near := difflib.get_close_matches(name, DECLARED, 1, 0.85)):
+                raise FedflatError(f"{cls.__name__}: a part declares no `{name}`; did you mean `{near[0]}`?")
         for name, method in vars(cls).items():
             if isinstance(method, FunctionType) and not name.startswith("_"):
                 _check_slot(cls.__name__, name, method)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from .algorithm import Algorithm
-from .memory import Memory, Watch, fit, initial
+from .memory import Memory, UndeclaredName, fit, initial, watched
 from .messages import Job, Reply
 from .part import Kind, Part
 from .store import Table
@@ -25,7 +25,13 @@ class ReplyView:
         self.reply, self.uploads = reply, reply.uploads.get(part.name, {})
 
     def __getattr__(self, name: str) -> Any:
-        return self.uploads[name] if name in self.uploads else getattr(self.reply, name)
+        if name in self.uploads:
+            return self.uploads[name]
+        try:
+            return getattr(self.reply, name)
+        except AttributeError:
+            uploads = ", ".join(self.uploads) or "nothing"
+            raise UndeclaredName(f"a reply has no '{name}'; the part uploads {uploads}") from None
 
 
 class Replies:
@@ -76,7 +82,6 @@ class Server:
             tables = {n: Table(weights, self.w) for n, kind in part.server_keeps.items() if kind is Kind.TABLE}
             self.kept[part.name] = initial(part.server_keeps, self.w) | tables
         self._replies: Sequence[Reply] = ()
-        self._watch = Watch(self._lent)
 
     def open(self, active: Sequence[int], round: int, lr: float) -> Iterator[Job]:
         """One job for each active client, in the order of their ids."""
@@ -113,6 +118,9 @@ class Server:
         replies = Replies(self._replies, self.weights, part)
         return self._vector(self._watch(part, slot, self.w, self._memory(part), replies), part, slot)
 
+    def _watch(self, part: Part, slot: str, *arguments: Any) -> Any:
+        return watched(self._lent(), part, slot, *arguments)
+
     def _memory(self, part: Part) -> Memory:
         kept = self.kept.setdefault(part.name, {})
         return Memory(f"{part.name}.server_keeps", part.server_keeps, kept, self.w)
@@ -135,7 +143,8 @@ class Server:
     def _lent(self) -> Iterator[Any]:
         yield self.w
         for values in self.kept.values():
-            yield from values.values()
+            for value in values.values():
+                yield value.average if isinstance(value, Table) else value
         for reply in self._replies:
             yield reply.moved
             for values in reply.uploads.values():

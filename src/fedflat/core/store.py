@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fedflat.errors import FedflatError
 
+from .memory import fit
+from .part import Kind
 from .vectors import Vector
 from .weights import Weights
 
@@ -68,12 +70,13 @@ class Table:
         if client not in self.rows:
             return self.average.new_zeros(self.average.shape)
         row, since = self.rows[client]
-        return row if since == self.log_decay else row * math.exp(self.log_decay - since)
+        return row * math.exp(self.log_decay - since)  # a new vector, so that nobody writes into the row
 
     def set(self, client: int, row: Vector) -> None:
         """Rebind a client's row."""
-        if row.shape != self.average.shape or row.dtype != self.average.dtype:
-            raise FedflatError(f"a row of a table is a vector of {len(self.average)} numbers, not {tuple(row.shape)}")
+        row = fit(row, Kind.VECTOR, self.average, "a row of a table")
+        if not 0 <= client < len(self.weights.sizes):
+            raise FedflatError(f"there is no client {client}; a table has rows from 0 to {len(self.weights.sizes) - 1}")
         q = self.weights.population(client)
         change = row - self.get(client) if client in self.rows else row
         self.average = self.average + q * change

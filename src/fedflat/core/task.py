@@ -102,8 +102,16 @@ class Task:
             self._put(name, buffer)
         for rnn in self._recurrent:
             rnn._flat_weights = [getattr(rnn, name) for name in rnn._flat_weights_names]
+        version = x._version
         with self.autocast():
             logits = self.module(x)
+        if x._version != version:
+            raise FedflatError(
+                "the model writes into its input, the clients' own data, in place (a first nn.ReLU(inplace=True)?)"
+            )
+        for name in seen.buffers:
+            place, key = self._places[name][0]
+            seen.buffers[name] = place[key].detach()
         if isinstance(logits, Tensor) and logits.is_floating_point():
             logits = logits.to(v.dtype)
         seen.logits = logits

@@ -21,7 +21,8 @@ def unit(v: Vector) -> Vector:
     tensor([0., 0.])
     """
     norm = torch.linalg.vector_norm(v)
-    return v * torch.where(norm < TINY, torch.zeros_like(norm), norm.reciprocal())
+    shortest = max(TINY, torch.finfo(v.dtype).tiny)
+    return v * torch.where(norm < shortest, torch.zeros_like(norm), norm.reciprocal())
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Layout:
     def of(cls, model: nn.Module) -> "Layout":
         """The layout of a model; its head is the last linear layer."""
         named = dict(model.named_parameters())
-        linear = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
-        head = frozenset(n for n in named if linear and n.rpartition(".")[0] == linear[-1])
+        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        last = {id(p) for p in linear[-1].parameters()} if linear else set[int]()  # a tied one has another's name
+        head = frozenset(n for n, p in named.items() if id(p) in last)
         frozen = frozenset(n for n, p in named.items() if not p.requires_grad)
         return cls(tuple(named), tuple(p.shape for p in named.values()), frozen, head)
 
