@@ -344,7 +344,7 @@ def children() -> list[str]:
 
 @pytest.mark.parametrize("engine", ["serial", "processes:2"])
 def test_a_models_own_error_names_the_client_and_the_round(engine):
-    with pytest.raises((ArithmeticError, RunError), match="boom") as caught:
+    with pytest.raises(RunError, match="ArithmeticError: boom") as caught:
         train("fedavg", model=Boom(), engine=engine)
     assert any("client 0, round 1" in note or "client 1, round 1" in note for note in caught.value.__notes__)
 

@@ -27,7 +27,7 @@ from .engines import Work
 from .errors import FedflatError, RunError
 from .evaluation import Metric, check_metrics, check_outputs, evaluate, recalibrated
 from .results import RunFolder
-from .seeds import generator
+from .seeds import drawing, generator
 
 IN_PYTHON = "given in Python"  # what a config.toml says where the command line has no word
 
@@ -118,7 +118,7 @@ class Simulation:
         self.settings, self.algorithm, self.metrics = settings, algorithm, metrics
         device = "cpu" if settings.device == "auto" and engines.on_cpu(engine) else settings.device
         self.device = device_of(device, settings.precision)
-        self._model = _model(model, settings.seed).to(self.device)
+        self._model = _model(model, settings.seed, self.device).to(self.device)
         dtype = check_dtype(self._model)
         self.task = Task(
             self._model,
@@ -319,10 +319,9 @@ class LocalData:
         return Batch(self.inputs(x), y)
 
 
-def _model(model: Any, seed: int) -> nn.Module:
+def _model(model: Any, seed: int, device: torch.device) -> nn.Module:
     if not isinstance(model, nn.Module) and callable(model):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(generator(seed, "model").integers(2**62)))
+        with drawing(seed, "model", device=device):
             try:
                 model = model(seed)
             except TypeError as error:

@@ -89,10 +89,13 @@ def test_dropout_draws_the_same_on_every_engine_and_leaves_the_callers_generator
     assert not torch.equal(a.vector, c.vector)
 
 
-def test_the_engine_is_predicted_from_counts():
+def test_the_engine_is_predicted_from_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     choose = functools.partial(ff.engines.choose, "auto", active=10)
     assert choose(cuda=False, work=lambda: (10, 1e7)).name == "serial"
     assert choose(cuda=False, work=lambda: (1e6, 1e12)).name.startswith("processes")
     assert choose(cuda=True, work=lambda: (1e6, 1e12)).name == "serial"
     with pytest.raises(ff.FedflatError, match="works on the CPU"):
         ff.engines.choose("processes:2", cuda=True, active=10, work=lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose(cuda=False, work=lambda: (1e6, 1e12)).name == "serial"

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fedflat.errors import FedflatError
 
 from .engine import Engine, Work
@@ -40,7 +42,8 @@ def _named(engine: Any, cuda: bool, active: int, work: Callable[[], tuple[float,
         raise FedflatError(f"engine is 'auto', 'serial', 'processes' or an Engine, not {engine!r}")
     name, _, count = engine.partition(":")
     if name == "auto":
-        workers = min(active, len(os.sched_getaffinity(0))) if available() and not cuda else 1
+        beside_gpu = cuda or torch.cuda.is_available()  # where no fork takes a gradient after `work` has taken one
+        workers = min(active, len(os.sched_getaffinity(0))) if available() and not beside_gpu else 1
         if workers == 1:
             return Serial()
         gradients, flops = work()

@@ -11,8 +11,8 @@ import torch
 
 from fedflat.core import SGD, Algorithm, Job, Minibatches, Reply, Task, local_round
 from fedflat.core.local import Values
-from fedflat.errors import FedflatError
-from fedflat.seeds import generator
+from fedflat.errors import FedflatError, RunError
+from fedflat.seeds import drawing
 
 OWN_BUFFERS = "buffers"  # under this name a client keeps BatchNorm statistics of its own
 
@@ -33,24 +33,30 @@ class Work:
         memory = dict(memory) if memory else None
         if memory and self.own_buffers:
             job = replace(job, buffers=memory.pop(OWN_BUFFERS))
-        devices = [job.w.device] if job.w.is_cuda else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(int(generator(self.seed, "model", job.round, job.client).integers(2**62)))
+        with drawing(self.seed, "model", job.round, job.client, device=job.w.device):
             try:
                 reply, memory = local_round(
                     self.algorithm, self.task, self.sgd, job, memory, self.data(job.client, job.round)
                 )
             except Exception as error:
-                if "more than 1 value per channel" in str(error):
-                    error = FedflatError(
-                        f"client {job.client}: BatchNorm has no statistics of a minibatch with one sample; "
-                        "choose a batch_size that leaves no single sample over, or a model with GroupNorm"
-                    )
-                error.add_note(f"(client {job.client}, round {job.round})")
-                raise error
+                told = error if isinstance(error, FedflatError | RunError) else _told(error, job)
+                told.add_note(f"(client {job.client}, round {job.round})")
+                if told is error:
+                    raise
+                raise told from error
         if self.own_buffers:
             memory[OWN_BUFFERS] = dict(reply.buffers)
         return reply, memory
+
+
+def _told(error: Exception, job: Job) -> FedflatError | RunError:
+    """A model's own error as every engine raises it."""
+    if "more than 1 value per channel" in str(error):
+        return FedflatError(
+            f"client {job.client}: BatchNorm has no statistics of a minibatch with one sample; "
+            "choose a batch_size that leaves no single sample over, or a model with GroupNorm"
+        )
+    return RunError(f"{type(error).__name__}: {error}")
 
 
 Assignments = Iterable[tuple[Job, Values | None]]

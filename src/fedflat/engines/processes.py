@@ -4,16 +4,19 @@ The workers are forked, so they have the model, the loss and the clients' data w
 the caller's main module again: scripts without a `__main__` guard, notebooks and `python -` work.
 """
 
+import contextlib
 import ctypes
+import functools
 import math
 import mmap
 import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,16 +29,18 @@ from fedflat.core import Algorithm, Job, Reply
 from fedflat.core.local import Values
 from fedflat.core.part import Kind, Kinds
 from fedflat.errors import FedflatError, RunError
+from fedflat.seeds import drawing
 
 from .engine import OWN_BUFFERS, Assignments, Results, Work, keep_pages
 
 PDEATHSIG = 1
+PATIENCE = 1.0, 2.0, 4.0, 8.0, 16.0  # seconds that workers have to get ready, each time they are forked
 Spec = dict[tuple[str, ...], Tensor]  # key -> a tensor of this shape and type
 
 
 def available() -> bool:
-    """Whether this system can fork."""
-    return sys.platform == "linux" and "fork" in multiprocessing.get_all_start_methods()
+    """Whether this process may fork: on Linux, and unless it is a daemonic child of multiprocessing."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 class Arena:
@@ -95,7 +100,7 @@ class Wire:
         return Arena({("w",): self.w} | _under("up", self.uploads) | _under("me", self.kept) | self.buffers | loss)
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
     """One worker process and its ends of the line."""
 
@@ -121,22 +126,25 @@ class Processes:
         return f"processes:{self.count}"
 
     def open(self, work: Work) -> None:
-        """Fork the workers."""
+        """Fork the workers, and fork those again that do not get ready."""
         if not available():
-            raise FedflatError("engine 'processes' needs a system that can fork; use engine='serial' here")
-        self.wire = wire = Wire.of(work)
-        context = multiprocessing.get_context("fork")
-        for _ in range(self.count):
-            line, theirs = context.Pipe()
-            inbox, outbox = wire.inbox(), wire.outbox()
-            others = [line, *(w.line for w in self.workers)]
-            process = context.Process(target=_serve, args=(work, wire, theirs, inbox, outbox, others), daemon=True)
-            with warnings.catch_warnings():
-                # newer Pythons warn of forking beside threads; torch's own are at rest here and unused in the child
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            theirs.close()
-            self.workers.append(Worker(process, line, inbox, outbox))
+            raise FedflatError(
+                "engine 'processes' needs Linux, and a process that is no daemonic child; use engine='serial' here"
+            )
+        if self.workers:
+            raise FedflatError("this engine is at work in another run; give each run one of its own")
+        self.wire = Wire.of(work)
+        _fork_between_draws()
+        for seconds in PATIENCE:
+            forked = [self._fork(work) for _ in range(self.count - len(self.workers))]
+            late = self._late(forked, seconds)
+            if not late:
+                return
+            self._end(late)
+        raise RunError(
+            "worker processes do not get ready, perhaps because another thread of this program holds a lock "
+            "that they need; use engine='serial' here"
+        )
 
     def train(self, assignments: Assignments) -> Results:
         """Hand out jobs as workers become free."""
@@ -160,7 +168,37 @@ class Processes:
 
     def close(self) -> None:
         """End the workers, whatever they do."""
-        workers, self.workers = self.workers, []
+        self._end(self.workers)
+
+    def _fork(self, work: Work) -> Worker:
+        context = multiprocessing.get_context("fork")
+        line, theirs = context.Pipe()
+        inbox, outbox = self.wire.inbox(), self.wire.outbox()
+        others = [line, *(w.line for w in self.workers)]
+        arguments = work, self.wire, theirs, inbox, outbox, others, os.getpid()
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        with warnings.catch_warnings():
+            # newer Pythons warn of forking beside threads; torch's own are at rest here and unused in the child
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        theirs.close()
+        worker = Worker(process, line, inbox, outbox)
+        self.workers.append(worker)
+        return worker
+
+    def _late(self, forked: list[Worker], seconds: float) -> list[Worker]:
+        """Those who have not said in time that they are ready."""
+        end = time.monotonic() + seconds
+        late: list[Worker] = []
+        for worker in forked:
+            if worker.line.poll(max(0.0, end - time.monotonic())):
+                self._heard(worker)
+            else:
+                late.append(worker)
+        return late
+
+    def _end(self, workers: list[Worker]) -> None:
+        self.workers = [worker for worker in self.workers if worker not in workers]
         for worker in workers:
             worker.line.close()
             worker.process.kill()
@@ -183,12 +221,7 @@ class Processes:
         return worker.line
 
     def _take(self, worker: Worker) -> tuple[Reply, Values]:
-        try:
-            facts = worker.line.recv()
-        except (EOFError, OSError):
-            raise self._death(worker) from None
-        if isinstance(facts, BaseException):
-            raise facts
+        facts = self._heard(worker)
         box, wire, job = worker.outbox, self.wire, worker.job
         assert job is not None
         worker.job = None
@@ -203,6 +236,15 @@ class Processes:
         )
         return reply, _nested(box, "me", wire.kept, copy=True)
 
+    def _heard(self, worker: Worker) -> Any:
+        try:
+            answer = worker.line.recv()
+        except (EOFError, OSError):
+            raise self._death(worker) from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
     def _death(self, worker: Worker) -> RunError:
         worker.process.join()
         code = worker.process.exitcode or 0
@@ -211,46 +253,89 @@ class Processes:
         return RunError(f"worker process {worker.process.pid} {how}{what}")
 
 
-def _serve(work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena, others: list[Connection]) -> None:
+def _serve(
+    work: Work, wire: Wire, line: Connection, inbox: Arena, outbox: Arena, others: list[Connection], parent: int
+) -> None:
     """A worker's life: it ends when the line closes, or with the process that forked it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
     for other in others:
         other.close()
     torch.set_num_threads(1)
     keep_pages()
-    while True:
-        try:
-            client, round, lr, coordinates, returning = line.recv()
-        except EOFError:
-            return
-        try:
-            buffers = {name: inbox.tensors["model", name] for _, name in wire.buffers}
-            got = _nested(inbox, "got", wire.got, copy=False)
-            job = Job(client, round, lr, inbox.tensors["w",], got, buffers, coordinates)
-            memory = _nested(inbox, "me", wire.kept, copy=False) if returning else None
-            reply, kept = work(job, memory)
-            outbox.holds.clear()
-            outbox.write(
-                {("w",): reply.moved, ("loss",): reply.loss}
-                | _tensors("up", reply.uploads)
-                | _tensors("me", kept)
-                | {("model", name): b for name, b in reply.buffers.items()}
-            )
-            facts = ("steps", "lr_sum", "reach", "gradients", "forwards", "coordinates")
-            line.send({name: getattr(reply, name) for name in facts})
-        except Exception as error:
-            line.send(_portable(error))
+    with contextlib.suppress(EOFError, OSError):
+        line.send(_answered(_get_ready))
+        while True:
+            line.send(_answered(_train, work, wire, inbox, outbox, *line.recv()))
+
+
+def _answered(do: Callable[..., Any], *arguments: Any) -> Any:
+    """What was done, or why not."""
+    try:
+        return do(*arguments)
+    except Exception as error:
+        return _portable(error)
+
+
+def _get_ready() -> None:
+    """Draw, convolve and differentiate once: all that hangs on a lock that was held at the fork hangs here."""
+    with drawing(0, "ready"):
+        x, kernel = torch.rand(2, 1, 8, 8), torch.rand(4, 1, 3, 3, requires_grad=True)
+    loss = torch.nn.functional.conv2d(x, kernel).flatten(1).matmul(torch.ones(144, 2)).sum()
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        if "fork-based" not in str(error):
+            raise
+        raise FedflatError(
+            "engine 'processes': where torch sees a GPU, workers take no gradient once the program itself has taken "
+            "one; use engine='serial', or start the program with CUDA_VISIBLE_DEVICES="
+        ) from error
+
+
+def _train(
+    work: Work,
+    wire: Wire,
+    inbox: Arena,
+    outbox: Arena,
+    client: int,
+    round: int,
+    lr: float,
+    coordinates: int,
+    returning: bool,
+) -> dict[str, Any]:
+    """A job from the inbox done, and what its reply counts; vectors lie in the outbox."""
+    buffers = {name: inbox.tensors["model", name] for _, name in wire.buffers}
+    got = _nested(inbox, "got", wire.got, copy=False)
+    job = Job(client, round, lr, inbox.tensors["w",], got, buffers, coordinates)
+    memory = _nested(inbox, "me", wire.kept, copy=False) if returning else None
+    reply, kept = work(job, memory)
+    outbox.holds.clear()
+    outbox.write(
+        {("w",): reply.moved, ("loss",): reply.loss}
+        | _tensors("up", reply.uploads)
+        | _tensors("me", kept)
+        | {("model", name): b for name, b in reply.buffers.items()}
+    )
+    facts = ("steps", "lr_sum", "reach", "gradients", "forwards", "coordinates")
+    return {name: getattr(reply, name) for name in facts}
+
+
+@functools.cache
+def _fork_between_draws() -> None:
+    """From now on a fork waits until no other thread is inside torch's generator, whose lock the child would copy."""
+    os.register_at_fork(before=torch.default_generator.get_state)
 
 
 def _portable(error: Exception) -> Exception:
     """An exception that survives the way to the parent, with the worker's traceback as a note."""
     report = "".join(traceback.format_exception(error))
-    notes = getattr(error, "__notes__", [])
-    if not isinstance(error, FedflatError):
-        error = RunError(f"{type(error).__name__}: {error}")
-    portable = type(error)(*error.args) if type(error) in (FedflatError, RunError) else FedflatError(str(error))
-    for note in (*notes, f"In the worker:\n{report}"):
+    text = str(error) if isinstance(error, FedflatError | RunError) else f"{type(error).__name__}: {error}"
+    portable = FedflatError(text) if isinstance(error, FedflatError) else RunError(text)
+    for note in (*getattr(error, "__notes__", ()), f"In the worker:\n{report}"):
         portable.add_note(note)
     return portable
 
