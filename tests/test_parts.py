@@ -300,6 +300,7 @@ def test_conflicting_parts_are_refused_by_name(make, sentence):
         ("fedsam(rho='big')", "fedsam: rho='big': input should be a valid number"),
         ("fedsam(0.1)", "name the hyper-parameters, as in fedsam\\(rho=...\\)"),
         ("fedsam(rho=)", "cannot read the algorithm"),
+        ("fedsam(rho=0.1, rho=0.2)", "fedsam: a hyper-parameter is given twice"),
         ("fedsam*2", "cannot read"),
         ("fedsam.rho", "cannot read"),
         ("", "cannot read"),

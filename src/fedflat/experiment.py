@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -153,8 +154,8 @@ class Simulation:
 
     @property
     def vector(self) -> Tensor:
-        """The server's model as one flat vector."""
-        return self.server.w
+        """The server's model as one flat vector, a copy."""
+        return self.server.w.clone()
 
     @property
     def model(self) -> nn.Module:
@@ -186,9 +187,7 @@ class Simulation:
             for row in self._rounds():
                 if any([callback(self.round, row, self) is True for callback in callbacks]):  # noqa: C419 - each is called
                     break
-        return Result(
-            self.model, self.vector.clone(), self.history, self._costs(), self.memories, self.population.inputs
-        )
+        return Result(self.model, self.vector, self.history, self._costs(), self.memories, self.population.inputs)
 
     def _rounds(self) -> Iterator[Row]:
         if self.round < self.settings.rounds:
@@ -211,7 +210,7 @@ class Simulation:
     def _round(self, round: int) -> Row:
         began = time.perf_counter()
         lr = self.settings.rate(round - 1)
-        self.active = self.participation.active(round, len(self.population), self.settings.seed)
+        self.active = self._participants(round)
         sent: list[int] = []
         replies: list[Reply] = []
 
@@ -239,6 +238,15 @@ class Simulation:
             "forwards": sum(r.forwards for r in replies),
             "seconds": time.perf_counter() - began,
         }
+
+    def _participants(self, round: int) -> list[int]:
+        rule, everyone = self.participation, len(self.population)
+        active = list(rule.active(round, everyone, self.settings.seed))
+        if not active or len(set(active)) < len(active) or not all(i in range(everyone) for i in active):
+            raise FedflatError(
+                f"{rule!r}: round {round} has to have different clients from 0 to {everyone - 1}: {active}"
+            )
+        return active
 
     def _evaluate(self) -> Row:
         names = ["test_accuracy", "test_loss", *(f"test_{name}" for name in self.metrics)]
@@ -277,7 +285,7 @@ class Simulation:
         return self._minibatches(0, self._rows(0, 1)[: self.algorithm.batches])
 
     def _choose(self, engine: Any) -> engines.Engine:
-        active = len(self.participation.active(1, len(self.population), self.settings.seed))
+        active = len(self._participants(1))
 
         def work() -> tuple[float, float]:
             mean = sum(self.population.sizes) / len(self.population)
@@ -304,7 +312,9 @@ class LocalData:
     """The minibatches of one local round, gathered when they are needed; too few for a step are used again."""
 
     def __init__(self, samples: Samples, rows: Sequence[Any], inputs: Inputs, per_step: int):
-        self.samples, self.rows, self.inputs, self.per_step = samples, rows, inputs, per_step
+        self.samples, self.inputs, self.per_step = samples, inputs, per_step
+        joined = torch.from_numpy(np.concatenate(rows)).to(samples.y.device)  # one wait for the device, not one a step
+        self.rows = joined.split([len(r) for r in rows])
 
     def __len__(self) -> int:
         return max(1, len(self.rows) // self.per_step)
@@ -314,7 +324,7 @@ class LocalData:
             first = k * self.per_step
             yield tuple(self._batch(self.rows[j % len(self.rows)]) for j in range(first, first + self.per_step))
 
-    def _batch(self, rows: Any) -> Batch:
+    def _batch(self, rows: Tensor) -> Batch:
         x, y = self.samples.take(rows)
         return Batch(self.inputs(x), y)
 

@@ -1,5 +1,6 @@
 """A local step asks the host for nothing: it runs under vmap, and a captured one replays to the same numbers."""
 
+import numpy as np
 import pytest
 import torch
 from federations import NAMES, network, train
@@ -9,6 +10,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 import fedflat as ff
 from fedflat.core import SGD, Batch, Job, Server, Task, Weights, local_round
 from fedflat.core.local import Values, begin, finish, step
+from fedflat.data.population import Inputs, Samples
+from fedflat.experiment import LocalData
 
 gpu = pytest.mark.gpu  # skipped where there is no CUDA device
 CLIENTS, STEPS, ROWS = 3, 4, 5
@@ -173,9 +176,14 @@ def test_nothing_in_a_step_waits_for_the_host(name):
     x, y, _ = (t.to(cuda) for t in samples())
     given, memories = jobs(algorithm, task)
     run = begin(algorithm, task, SETTINGS, given[0], memories[0], STEPS)
-    step(run, (Batch(x[0, 0], y[0, 0]),), 0)
+    samples_of_a_client = Samples(x.flatten(0, 2), y.flatten())
+    inputs = Inputs([samples_of_a_client.x], task.vector.dtype, cuda)
+    rows = [np.arange(5), np.arange(5, 9), np.arange(9, 12)]
+    data = iter(LocalData(samples_of_a_client, rows, inputs, algorithm.batches))
+    step(run, next(data), 0)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        step(run, (Batch(x[0, 1], y[0, 1]),), 1)
+        for k, batches in enumerate(data, 1):
+            step(run, batches, k)
     finally:
         torch.cuda.set_sync_debug_mode("default")

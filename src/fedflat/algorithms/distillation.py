@@ -9,6 +9,8 @@ from fedflat.errors import FedflatError
 def kl(teacher: Tensor, student: Tensor, tau: float) -> Tensor:
     """KL( softmax(teacher/tau) || softmax(student/tau) ), one value per sample."""
     if student.ndim != 2 or student.shape[1] < 2:
-        raise FedflatError(f"distillation needs outputs (samples, classes) of logits, not {tuple(student.shape)}")
+        raise FedflatError(
+            f"distillation needs outputs (samples, classes) of two classes or more, not {tuple(student.shape)}"
+        )
     p, q = functional.log_softmax(teacher / tau, 1), functional.log_softmax(student / tau, 1)
     return (p.exp() * (p - q)).sum(1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedflat.core import Algorithm, Part
+from fedflat.errors import FedflatError
 
 from .distillation import kl
 from .registry import NonNegative, Positive, Searched, register
@@ -30,6 +31,10 @@ class NotTrueDistillation(Part):
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:
     """The logits without the true class."""
+    if logits.ndim != 2 or logits.shape[1] < 3:
+        raise FedflatError(
+            f"fedntd needs outputs (samples, classes) of three classes or more, not {tuple(logits.shape)}"
+        )
     columns = torch.arange(logits.shape[1] - 1, device=logits.device)
     return logits.gather(1, columns + (columns >= y[:, None]).long())
 

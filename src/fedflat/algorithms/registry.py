@@ -104,6 +104,8 @@ def _build(tree: ast.expr, expression: str) -> Algorithm:
             return _call(name, {})
         case ast.Call(ast.Name(name), args, keywords):
             hyper = {str(k.arg): _value(k.value, expression) for k in keywords}
+            if len(hyper) < len(keywords):
+                raise FedflatError(f"{name}: a hyper-parameter is given twice in '{expression}'")
             return _call(name, hyper, [_value(a, expression) for a in args])
         case _:
             raise FedflatError(f"cannot read '{ast.unparse(tree)}' in the algorithm '{expression}'")
