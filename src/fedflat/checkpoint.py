@@ -1,42 +1,46 @@
-"""Checkpoints that survive a crash at any moment.
+"""Checkpoints that survive a crash at any moment, and tell when they were damaged.
 
-A checkpoint is one safetensors file and a manifest with its digest. Everything is written beside its place, synced and
-renamed; two generations are kept, and one whose digest is wrong does not count. All randomness of a run derives from
-(seed, purpose, round, client), so vectors and counts are all that there is to save.
+A checkpoint is one safetensors file and a manifest with its size and digest, and with a digest of itself. Everything is
+written beside its place, synced and renamed; two generations are kept, and one that is damaged does not count. All
+randomness of a run derives from (seed, purpose, round, client), so vectors and counts are all that there is to save.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from .core import Table
+from .core import Store, Table
 from .errors import FedflatError
 
 if TYPE_CHECKING:
     from .experiment import Simulation
 
 LOG = logging.getLogger("fedflat")
-FORMAT = 1
-DIGESTS = ("initial model", "clients' data", "test data")  # in what names a run; their values tell nobody anything
+FORMAT = 2
 MANIFESTS = ("manifest.json", "previous.json")
+BY_ROUND = ("rates", "active clients")  # in what names a run: lists, one entry a round, of which runs share the first
+UNTOLD = ("initial model", "clients' data", "test data", *BY_ROUND)  # their values tell nobody anything
+
+Manifest = dict[str, Any]
+Tensors = dict[str, Tensor]
 
 
 def save(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) -> None:
     """Write the state after a round as the newest of two generations."""
     folder.mkdir(exist_ok=True)
     tensors, tables = _state(simulation)
-    content = save_arrays({name: t.detach().cpu().numpy() for name, t in tensors.items()})
+    content = packed(tensors)
     name = f"round-{simulation.round:06d}.safetensors"
     replace(folder / name, content)
     manifest = {
@@ -50,64 +54,138 @@ def save(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) ->
         "totals": dataclasses.asdict(simulation.totals),
     }
     newest, previous = (folder / m for m in MANIFESTS)
-    if before := _file_of(newest):
+    if newest.exists():
         os.replace(newest, previous)
-    replace(newest, json.dumps(manifest, indent=1).encode())
-    for old in folder.glob("round-*.safetensors"):
-        if old.name not in (name, before or _file_of(previous)):
+    replace(newest, json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1).encode())
+    kept = {name, _file_of(previous)}
+    for old in folder.glob("round-*"):
+        if old.name not in kept:
             old.unlink()
 
 
-def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any]) -> None:
-    """Restore the newest good generation, if there is one; what could not be used is told."""
-    damaged: list[Path] = []
-    for name in MANIFESTS:
-        if not (folder / name).exists():
-            continue
-        try:
-            manifest = json.loads((folder / name).read_text())
-            content = (folder / manifest["file"]).read_bytes()
-            if manifest["format"] != FORMAT or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-                raise ValueError("its digest is wrong")
-            arrays = load_arrays(content)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            LOG.warning("%s could not be used (%s)", folder / name, reason)
-            damaged.append(folder / name)
-            continue
-        for key, value in identity.items():
-            if manifest["identity"].get(key) != value:
-                before = manifest["identity"].get(key)
-                if key in DIGESTS:
-                    raise FedflatError(f"{folder.parent} holds a run with other {key}")
-                raise FedflatError(f"{folder.parent} holds a run with {key} = {before!r}, not {value!r}")
-        _restore(simulation, arrays, manifest)
-        break
-    for manifest in damaged:
-        manifest.unlink()
+def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any], lines: int) -> None:
+    """Restore the newest generation that is whole and whose rounds are among the lines of metrics.jsonl, or refuse.
 
-
-def _file_of(manifest: Path) -> str | None:
-    """The file that a manifest names; None where it is not there, or damaged."""
+    What could not be used is told. The generation that is used becomes the newest one at once, so that the next
+    checkpoint takes the place of what is damaged and never of what is whole.
+    """
+    unusable: list[str] = []
+    generation = _newest(folder, lines, unusable)
+    if generation is None:
+        reasons = "; ".join(unusable) or "there is no manifest"
+        raise FedflatError(
+            f"{folder.parent} holds a run without a usable checkpoint ({reasons}); start again in another folder"
+        )
+    name, manifest, tensors = generation
+    _check(manifest, simulation, identity, folder.parent)
     try:
-        return str(json.loads(manifest.read_text())["file"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        _restore(simulation, tensors, manifest)
+    except KeyError as error:
+        raise FedflatError(f"{folder.parent} holds a run of other parts: its checkpoint lacks {error}") from None
+    for reason in unusable:
+        LOG.warning("%s/%s", folder, reason)
+    if name != MANIFESTS[0]:
+        os.replace(folder / name, folder / MANIFESTS[0])
 
 
 def replace(path: Path, content: bytes) -> None:
     """Put a file in its place in one move: there is the old one or the new one, never half of it."""
     beside = path.with_name(path.name + ".part")
-    with open(beside, "wb") as f:
-        f.write(content)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, path)
+    try:
+        with open(beside, "wb") as f:
+            f.write(content)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def packed(tensors: Mapping[str, Tensor]) -> bytes:
+    """Named tensors as safetensors; those that share their memory are stored one by one."""
+    apart: Tensors = {}
+    seen = set[int]()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return save_tensors(apart)
+
+
+def _newest(folder: Path, lines: int, unusable: list[str]) -> tuple[str, Manifest, Tensors] | None:
+    manifests: dict[str, Manifest] = {}
+    for name in MANIFESTS:
+        if (folder / name).exists():
+            with _noted(name, unusable):
+                manifests[name] = _manifest(folder / name)
+    for name, manifest in sorted(manifests.items(), key=lambda item: item[1]["round"], reverse=True):
+        with _noted(name, unusable):
+            if manifest["round"] > lines:
+                raise ValueError(f"it is of round {manifest['round']}, metrics.jsonl ends with round {lines}")
+            return name, manifest, _tensors(folder / manifest["file"], manifest)
+    return None
+
+
+@contextlib.contextmanager
+def _noted(name: str, unusable: list[str]) -> Generator[None]:
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        unusable.append(f"{name} could not be used ({reason})")
+
+
+def _manifest(path: Path) -> Manifest:
+    """What a manifest says, if its checksum is right."""
+    try:
+        manifest = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError):
+        raise ValueError("it is damaged") from None
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"its format is {manifest.get('format')!r}, this version of fedflat reads {FORMAT}")
+    if manifest.pop("checksum", None) != _checksum(manifest):
+        raise ValueError("its checksum is wrong")
+    return manifest
+
+
+def _tensors(path: Path, manifest: Manifest) -> Tensors:
+    """What a manifest's file holds, if it is the very file that was written."""
+    content = path.read_bytes()
+    if len(content) != manifest["bytes"] or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+        raise ValueError(f"{path.name} is damaged")
+    return load_tensors(content)
+
+
+def _checksum(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _file_of(path: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        return _manifest(path)["file"]
+    return None
+
+
+def _check(manifest: Manifest, simulation: "Simulation", identity: Mapping[str, Any], run: Path) -> None:
+    """Refuse to go on with another run."""
+    for key, value in json.loads(json.dumps(identity)).items():
+        before = manifest["identity"].get(key)
+        if key in BY_ROUND and before is not None:
+            shared = min(len(before), len(value))
+            before, value = before[:shared], value[:shared]
+        if before != value:
+            known = f"other {key}" if key in UNTOLD else f"{key} = {before!r}, not {value!r}"
+            raise FedflatError(f"{run} holds a run with {known}")
+    done, asked = manifest["round"], simulation.settings.rounds
+    if done > asked:
+        raise FedflatError(f"rounds = {asked}: {run} holds a run that has done {done} rounds already")
 
 
 def _state(simulation: "Simulation") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -130,27 +208,31 @@ def _state(simulation: "Simulation") -> tuple[dict[str, Tensor], dict[str, Any]]
     return tensors, tables
 
 
-def _restore(simulation: "Simulation", arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> None:
+def _restore(simulation: "Simulation", tensors: Tensors, manifest: Manifest) -> None:
     server = simulation.server
-    tensors = {name: torch.from_numpy(array.copy()).to(simulation.device) for name, array in arrays.items()}
-    server.w = tensors["w"]
-    server.buffers = {name: tensors[f"buffer/{name}"] for name in server.buffers}
-    for part, kept in server.kept.items():
-        for name, value in kept.items():
-            key = f"{part}.{name}"
-            if isinstance(value, Table):
-                value.average = tensors[f"mean/{key}"]
-                value.log_decay = manifest["tables"][key]["log_decay"]
-                since = manifest["tables"][key]["since"]
-                value.rows = {int(c): (tensors[f"row/{c}/{key}"], s) for c, s in since.items()}
-            else:
-                kept[name] = tensors[f"server/{key}"]
+    tensors = {name: tensor.to(simulation.device, copy=True) for name, tensor in tensors.items()}
+
+    def kept(key: str, value: Any) -> Any:
+        if not isinstance(value, Table):
+            return tensors[f"server/{key}"]
+        table = Table(server.weights, server.w)
+        table.average, table.log_decay = tensors[f"mean/{key}"], manifest["tables"][key]["log_decay"]
+        since = manifest["tables"][key]["since"]
+        table.rows = {int(client): (tensors[f"row/{client}/{key}"], s) for client, s in since.items()}
+        return table
+
     memories: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("client/"):
             _, client, key = name.split("/", 2)
             memories.setdefault(int(client), {})[key] = tensor
+    server.kept = {
+        part: {name: kept(f"{part}.{name}", value) for name, value in values.items()}
+        for part, values in server.kept.items()
+    }
+    server.buffers = {name: tensors[f"buffer/{name}"] for name in server.buffers}
+    server.w = tensors["w"]
+    simulation.store = Store()
     simulation.store.load(memories)
     simulation.round = manifest["round"]
-    for name, value in manifest["totals"].items():
-        setattr(simulation.totals, name, value)
+    simulation.totals = dataclasses.replace(simulation.totals, **manifest["totals"])

@@ -8,7 +8,7 @@ from typing import Any
 from . import algorithms, data, models
 from .config import RunConfig, validated
 from .errors import FedflatError
-from .experiment import Simulation
+from .experiment import IN_PYTHON, Simulation
 from .names import find
 from .results import FREE_TO_CHANGE
 
@@ -34,6 +34,11 @@ def read(file: Path) -> Values:
         raise FedflatError(f"config: cannot read {file}: {error.strerror}") from None
     except ValueError as error:
         raise FedflatError(f"config: {file} is not TOML: {error}") from None
+    if values.get("data") == IN_PYTHON:
+        raise FedflatError(
+            f"config: {file} is of a run made in Python, whose model and data are not written down; "
+            "go on with it in Python, by fedflat.simulate(..., resume=True)"
+        )
     try:
         validated(RunConfig, values)
     except FedflatError as error:
