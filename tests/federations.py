@@ -43,7 +43,6 @@ def population(sizes: tuple[int, ...] = SIZES) -> Pairs:
 def train(algorithm: Any, **changes: Any) -> ff.Result:
     """Five rounds of mini-batch training with everything switched on, apart from what is changed."""
     settings: dict[str, Any] = {
-        "model": network(),
         "clients": population(),
         "participation": SCHEDULE,
         "rounds": len(SCHEDULE),
@@ -58,4 +57,6 @@ def train(algorithm: Any, **changes: Any) -> ff.Result:
         "engine": "serial",
         "device": "cpu",
     }
+    if "model" not in changes:
+        settings["model"] = network()
     return ff.simulate(algorithm, **{**settings, **changes})

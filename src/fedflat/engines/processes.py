@@ -7,8 +7,6 @@ the caller's main module again: scripts without a `__main__` guard, notebooks an
 import contextlib
 import ctypes
 import functools
-import math
-import mmap
 import multiprocessing
 import os
 import signal
@@ -16,88 +14,29 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from fedflat.core import Algorithm, Job, Reply
+from fedflat.core import Job, Reply
 from fedflat.core.local import Values
-from fedflat.core.part import Kind, Kinds
 from fedflat.errors import FedflatError, RunError
 from fedflat.seeds import drawing
 
-from .engine import OWN_BUFFERS, Assignments, Results, Work, keep_pages
+from .engine import Assignments, Results, Work, keep_pages
+from .wire import Arena, Header, Wire
 
 PDEATHSIG = 1
 PATIENCE = 1.0, 2.0, 4.0, 8.0, 16.0  # seconds that workers have to get ready, each time they are forked
-Spec = dict[tuple[str, ...], Tensor]  # key -> a tensor of this shape and type
 
 
 def available() -> bool:
     """Whether this process may fork: on Linux, and unless it is a daemonic child of multiprocessing."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
-
-
-class Arena:
-    """Named tensors in memory that two processes share."""
-
-    def __init__(self, spec: Spec):
-        starts: list[int] = []
-        end = 0
-        for like in spec.values():
-            starts.append(end)
-            end += math.ceil(like.numel() * like.element_size() / 64) * 64  # aligned as torch aligns
-        self.memory = mmap.mmap(-1, max(end, 1))
-        self.tensors = {
-            key: torch.frombuffer(self.memory, dtype=like.dtype, count=like.numel(), offset=start).view(like.shape)
-            if like.numel()
-            else torch.empty_like(like)
-            for (key, like), start in zip(spec.items(), starts, strict=True)
-        }
-        self.holds: dict[tuple[str, ...], Tensor] = {}
-
-    def write(self, values: Mapping[tuple[str, ...], Tensor]) -> None:
-        """Copy tensors in. They are rebound and never mutated, so one that lies here already is not copied again."""
-        for key, value in values.items():
-            if self.holds.get(key) is not value:
-                self.tensors[key].copy_(value)
-                self.holds[key] = value
-
-    def read(self, keys: Iterable[tuple[str, ...]], copy: bool) -> dict[tuple[str, ...], Tensor]:
-        """The tensors of some keys."""
-        return {key: self.tensors[key].clone() if copy else self.tensors[key] for key in keys}
-
-
-@dataclass(frozen=True)
-class Wire:
-    """How jobs and replies are laid out, known from what the parts declare."""
-
-    got: Spec
-    kept: Spec
-    uploads: Spec
-    buffers: Spec
-    w: Tensor
-
-    @classmethod
-    def of(cls, work: Work) -> "Wire":
-        w, algorithm = work.task.vector, work.algorithm
-        kept = _declared(algorithm, "client_keeps", w)
-        if work.own_buffers:
-            kept |= {(OWN_BUFFERS, name): b for name, b in work.task.buffers.items()}
-        buffers = {("model", name): b for name, b in work.task.buffers.items()}
-        return cls(_declared(algorithm, "server_sends", w), kept, _declared(algorithm, "client_sends", w), buffers, w)
-
-    def inbox(self) -> Arena:
-        return Arena({("w",): self.w} | _under("got", self.got) | _under("me", self.kept) | self.buffers)
-
-    def outbox(self) -> Arena:
-        loss = {("loss",): self.w.new_zeros(())}
-        return Arena({("w",): self.w} | _under("up", self.uploads) | _under("me", self.kept) | self.buffers | loss)
 
 
 @dataclass(eq=False)
@@ -208,33 +147,18 @@ class Processes:
 
     def _give(self, worker: Worker, job: Job, memory: Values | None) -> Connection:
         worker.job = job
-        worker.inbox.write(
-            {("w",): job.w}
-            | _tensors("got", job.got)
-            | _tensors("me", memory or {})
-            | {("model", name): b for name, b in job.buffers.items()}
-        )
+        header = self.wire.put_job(worker.inbox, job, memory)
         try:
-            worker.line.send((job.client, job.round, job.lr, job.coordinates, memory is not None))
+            worker.line.send(header)
         except OSError:
             raise self._death(worker) from None
         return worker.line
 
     def _take(self, worker: Worker) -> tuple[Reply, Values]:
-        facts = self._heard(worker)
-        box, wire, job = worker.outbox, self.wire, worker.job
+        counts, job = self._heard(worker), worker.job
         assert job is not None
         worker.job = None
-        buffers = box.read(wire.buffers, copy=True)
-        reply = Reply(
-            client=job.client,
-            moved=box.tensors["w",].clone(),
-            uploads=_nested(box, "up", wire.uploads, copy=True),
-            buffers={name: b for (_, name), b in buffers.items()},
-            loss=box.tensors["loss",].clone(),
-            **facts,
-        )
-        return reply, _nested(box, "me", wire.kept, copy=True)
+        return self.wire.reply(worker.outbox, job.client, counts)
 
     def _heard(self, worker: Worker) -> Any:
         try:
@@ -269,7 +193,7 @@ def _serve(
     with contextlib.suppress(EOFError, OSError):
         line.send(_answered(_get_ready))
         while True:
-            line.send(_answered(_train, work, wire, inbox, outbox, *line.recv()))
+            line.send(_answered(_train, work, wire, inbox, outbox, line.recv()))
 
 
 def _answered(do: Callable[..., Any], *arguments: Any) -> Any:
@@ -296,32 +220,8 @@ def _get_ready() -> None:
         ) from error
 
 
-def _train(
-    work: Work,
-    wire: Wire,
-    inbox: Arena,
-    outbox: Arena,
-    client: int,
-    round: int,
-    lr: float,
-    coordinates: int,
-    returning: bool,
-) -> dict[str, Any]:
-    """A job from the inbox done, and what its reply counts; vectors lie in the outbox."""
-    buffers = {name: inbox.tensors["model", name] for _, name in wire.buffers}
-    got = _nested(inbox, "got", wire.got, copy=False)
-    job = Job(client, round, lr, inbox.tensors["w",], got, buffers, coordinates)
-    memory = _nested(inbox, "me", wire.kept, copy=False) if returning else None
-    reply, kept = work(job, memory)
-    outbox.holds.clear()
-    outbox.write(
-        {("w",): reply.moved, ("loss",): reply.loss}
-        | _tensors("up", reply.uploads)
-        | _tensors("me", kept)
-        | {("model", name): b for name, b in reply.buffers.items()}
-    )
-    facts = ("steps", "lr_sum", "reach", "gradients", "forwards", "coordinates")
-    return {name: getattr(reply, name) for name in facts}
+def _train(work: Work, wire: Wire, inbox: Arena, outbox: Arena, header: Header) -> dict[str, Any]:
+    return wire.put_reply(outbox, *work(*wire.job(inbox, header)))
 
 
 @functools.cache
@@ -338,28 +238,3 @@ def _portable(error: Exception) -> Exception:
     for note in (*getattr(error, "__notes__", ()), f"In the worker:\n{report}"):
         portable.add_note(note)
     return portable
-
-
-def _declared(algorithm: Algorithm, where: str, w: Tensor) -> Spec:
-    spec: Spec = {}
-    for part in algorithm.everyone:
-        kinds: Kinds = getattr(part, where)
-        for name, kind in kinds.items():
-            spec[part.name, name] = w.new_zeros(()) if kind is Kind.SCALAR else w
-    return spec
-
-
-def _under(prefix: str, spec: Spec) -> Spec:
-    return {(prefix, *key): like for key, like in spec.items()}
-
-
-def _tensors(prefix: str, named: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], Tensor]:
-    return {(prefix, part, name): value for part, values in named.items() for name, value in values.items()}
-
-
-def _nested(box: Arena, prefix: str, spec: Spec, copy: bool) -> Values:
-    values: Values = {}
-    for part, name in spec:
-        tensor = box.tensors[prefix, part, name]
-        values.setdefault(part, {})[name] = tensor.clone() if copy else tensor
-    return values
