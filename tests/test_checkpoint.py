@@ -29,7 +29,7 @@ def always(monkeypatch):
     monkeypatch.setattr("fedflat.results.CHECKPOINT_REST", 0.0)
 
 
-def ended_after(last: int, algorithm: str, out: Path, **changes: Any) -> ff.Simulation:
+def ended_after(last: int, algorithm: Any, out: Path, **changes: Any) -> ff.Simulation:
     """A run that was interrupted; its state."""
     states: list[ff.Simulation] = []
 
@@ -234,7 +234,7 @@ def test_lines_are_on_disk_before_the_checkpoint_that_relies_on_them(tmp_path, a
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda text: text[: len(text) // 2], "manifest.json could not be used .it is damaged."),
+        (lambda text: text[: len(text) // 2], "manifest.json: it is damaged"),
         (lambda text: text.replace('"format": 2', '"format": 99'), "its format is 99, this version of fedflat reads 2"),
         (lambda text: None, "there is no manifest"),
     ],
@@ -328,7 +328,7 @@ def test_a_read_only_folder(tmp_path):
 def test_a_file_is_no_folder(tmp_path, below, resume):
     file = tmp_path / "notes.txt"
     file.write_text("mine")
-    with pytest.raises(FedflatError, match=f"cannot write to {file / below}: {file} is no folder"):
+    with pytest.raises(FedflatError, match=f"cannot write to {file / below}: {file} is not a folder"):
         train("fedavg", out=file / below, resume=resume)
     assert file.read_text() == "mine"
 
@@ -389,6 +389,15 @@ def test_more_rounds_are_the_same_run_while_the_first_ones_are(tmp_path):
     train("fedavg", out=tmp_path, rounds=2, lr=rate, participation=Rotation(2))
     resumed = train("fedavg", out=tmp_path, resume=True, lr=rate, participation=Rotation(2))
     assert outcome(resumed) == outcome(train("fedavg", lr=rate, participation=Rotation(2)))
+
+
+def test_parts_that_keep_something_else_by_now_are_refused(tmp_path):
+    def part(**keeps: Any) -> ff.Algorithm:
+        return ff.Algorithm(type("Keeps", (ff.Part,), {"server_keeps": keeps, "rate": lambda self, lr, k, K: lr})())
+
+    ended_after(2, part(a=ff.vector), tmp_path)
+    with pytest.raises(FedflatError, match=r"holds a run of other parts: its checkpoint lacks 'server/Keeps.b'"):
+        train(part(a=ff.vector, b=ff.vector), out=tmp_path, resume=True)
 
 
 def test_a_run_made_in_python_is_refused_by_the_command_line(tmp_path, capsys):

@@ -69,10 +69,10 @@ def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any], li
     What could not be used is told. The generation that is used becomes the newest one at once, so that the next
     checkpoint takes the place of what is damaged and never of what is whole.
     """
-    unusable: list[str] = []
+    unusable: dict[str, str] = {}
     generation = _newest(folder, lines, unusable)
     if generation is None:
-        reasons = "; ".join(unusable) or "there is no manifest"
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unusable.items()) or "there is no manifest"
         raise FedflatError(
             f"{folder.parent} holds a run without a usable checkpoint ({reasons}); start again in another folder"
         )
@@ -82,8 +82,8 @@ def load(folder: Path, simulation: "Simulation", identity: Mapping[str, Any], li
         _restore(simulation, tensors, manifest)
     except KeyError as error:
         raise FedflatError(f"{folder.parent} holds a run of other parts: its checkpoint lacks {error}") from None
-    for reason in unusable:
-        LOG.warning("%s/%s", folder, reason)
+    for damaged, reason in unusable.items():
+        LOG.warning("%s could not be used (%s)", folder / damaged, reason)
     if name != MANIFESTS[0]:
         os.replace(folder / name, folder / MANIFESTS[0])
 
@@ -119,7 +119,7 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
     return save_tensors(apart)
 
 
-def _newest(folder: Path, lines: int, unusable: list[str]) -> tuple[str, Manifest, Tensors] | None:
+def _newest(folder: Path, lines: int, unusable: dict[str, str]) -> tuple[str, Manifest, Tensors] | None:
     manifests: dict[str, Manifest] = {}
     for name in MANIFESTS:
         if (folder / name).exists():
@@ -134,12 +134,11 @@ def _newest(folder: Path, lines: int, unusable: list[str]) -> tuple[str, Manifes
 
 
 @contextlib.contextmanager
-def _noted(name: str, unusable: list[str]) -> Generator[None]:
+def _noted(name: str, unusable: dict[str, str]) -> Generator[None]:
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        unusable.append(f"{name} could not be used ({reason})")
+        unusable[name] = (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _manifest(path: Path) -> Manifest:

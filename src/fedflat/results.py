@@ -123,7 +123,9 @@ class RunFolder:
             yield
         except (FileExistsError, NotADirectoryError) as error:
             files = [p for p in (self.path, *self.path.parents) if p.exists() and not p.is_dir()]
-            raise kind(f"cannot write to {self.path}: {files[0] if files else error.filename} is no folder") from None
+            raise kind(
+                f"cannot write to {self.path}: {files[0] if files else error.filename} is not a folder"
+            ) from None
         except OSError as error:
             kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else kind
             raise kind(f"cannot write to {self.path}: {error.strerror}") from error
@@ -178,12 +180,12 @@ def _made_of(simulation: "Simulation") -> dict[str, str]:
 
 def _course(simulation: "Simulation") -> dict[str, list[Any]]:
     """What functions make of the first rounds, since their names tell nothing."""
-    settings, clients = simulation.settings, len(simulation.population)
+    settings = simulation.settings
     first = range(1, 1 + min(settings.rounds, ROUNDS_COMPARED))
-    active = (simulation.participation.active(round, clients, settings.seed) for round in first)
+    active = (sorted(map(int, simulation._participants(round))) for round in first)
     return {
         "rates": [settings.rate(t) for t in range(settings.rounds)] if callable(settings.lr) else [],
-        "active clients": [hashlib.sha256(str(sorted(map(int, ids))).encode()).hexdigest()[:16] for ids in active],
+        "active clients": [hashlib.sha256(str(ids).encode()).hexdigest()[:16] for ids in active],
     }
 
 
