@@ -235,7 +235,7 @@ def test_lines_are_on_disk_before_the_checkpoint_that_relies_on_them(tmp_path, a
     ("write", "words"),
     [
         (lambda text: text[: len(text) // 2], "manifest.json: it is damaged"),
-        (lambda text: text.replace('"format": 2', '"format": 99'), "its format is 99, this version of fedflat reads 2"),
+        (lambda text: text.replace('"format": 1', '"format": 99'), "its format is 99, this version of fedflat reads 1"),
         (lambda text: None, "there is no manifest"),
     ],
 )

@@ -307,6 +307,15 @@ def test_a_model_without_activations_is_refused_by_man():
         train("man", model=model)
 
 
+def test_a_run_that_diverged_is_shown_and_diverges_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedflat.results.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("fedflat.results.CHECKPOINT_REST", 0.0)
+    for resume in (False, True):
+        with pytest.raises(RunError, match="diverged"):
+            train("fedavg", lr=1e200, clip=None, out=tmp_path, resume=resume, rounds=1)
+        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
 def test_divergence_is_a_failed_run():
     with pytest.raises(RunError, match=r"round [1-5]: fedavg diverged"):
         train("fedavg", lr=1e200, clip=None)

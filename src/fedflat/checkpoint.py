@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .experiment import Simulation
 
 LOG = logging.getLogger("fedflat")
-FORMAT = 2
+FORMAT = 1
 MANIFESTS = ("manifest.json", "previous.json")
 BY_ROUND = ("rates", "active clients")  # in what names a run: lists, one entry a round, of which runs share the first
 UNTOLD = ("initial model", "clients' data", "test data", *BY_ROUND)  # their values tell nobody anything

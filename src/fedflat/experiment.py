@@ -205,6 +205,8 @@ class Simulation:
                     f"round {self.round}: {self.algorithm} diverged, the model is no longer finite; "
                     "a smaller lr or a clip may hold it"
                 )
+            if self.folder is not None:
+                self.folder.save_if_due()
             yield row
 
     def _round(self, round: int) -> Row:

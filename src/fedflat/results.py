@@ -64,11 +64,15 @@ class RunFolder:
         return self
 
     def append(self, row: "Row") -> None:
-        """Add a round's line, and a checkpoint when the last one is old."""
+        """Add a round's line."""
         with self._writing(RunError):
             self._metrics.write(json.dumps(row) + "\n")
             self._metrics.flush()
-            if time.monotonic() > self._next:
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint when the last one is old."""
+        if time.monotonic() > self._next:
+            with self._writing(RunError):
                 self.save()
 
     def save(self) -> None:
