@@ -1,11 +1,15 @@
 """What a part may do, and the one sentence it gets for what it may not."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from federations import train
 
 import fedflat as ff
 from fedflat import Algorithm, FedflatError, Part, model, once, scalar, table, vector
+from fedflat.core.memory import Memory, initial
 
 
 class MutatesMemory(Part):
@@ -453,3 +457,75 @@ def test_a_direction_of_half_precision_has_no_nan():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         assert not ff.unit(torch.zeros(2, dtype=dtype)).isnan().any()
         assert ff.unit(torch.tensor([3.0, 4.0], dtype=dtype)).tolist() == pytest.approx([0.6, 0.8], rel=1e-2)
+
+
+def test_fedgf_counts_as_many_rounds_as_its_numbers_have_bits():
+    def shares(window: int, rounds: int, dtype: torch.dtype) -> list[float]:
+        part, found = ff.algorithms.InterpolatedAscent(threshold=0.0, window=window), []
+        replies = SimpleNamespace(mean=lambda value: value(SimpleNamespace(moved=torch.ones(2, dtype=dtype))))
+        w = torch.zeros(2, dtype=dtype)
+        srv = Memory("srv", part.server_keeps, initial(part.server_keeps, w), w)
+        for _ in range(rounds):
+            part.prepare(w, srv, [0])
+            part.update(w, srv, replies)
+            found.append(float(srv.c))
+        return found
+
+    assert shares(24, 30, torch.float32) == [1.0] * 30
+    assert shares(8, 30, torch.bfloat16) == shares(11, 30, torch.float16) == shares(1, 30, torch.float64) == [1.0] * 30
+    for window, dtype in ((9, torch.bfloat16), (12, torch.float16), (25, torch.float32)):
+        with pytest.raises(FedflatError, match=rf"fedgf: .* {window - 1} rounds, not window={window}"):
+            shares(window, 1, dtype)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ff.algorithms.fedsam(rho=np.float64(0.25)),
+        lambda: ff.algorithms.fedsam(np.float32(0.25)),
+        lambda: ff.algorithms.fedsam(rho=np.array(0.25)),
+        lambda: ff.algorithms.fedgf(window=np.int64(3)),
+        lambda: ff.algorithms.fedsol(adaptive=np.bool_(False)),
+        lambda: Algorithm(ff.algorithms.LocalAscent(np.float64(0.25))),
+    ],
+)
+def test_numbers_of_numpy_are_written_as_pythons_own(make):
+    assert "np." not in str(make())
+    assert ff.algorithms.parse(str(make())) == make()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: ff.algorithms.fedsam(rho=torch.tensor(0.1)), "a tensor is no hyper-parameter"),
+        (lambda: ff.algorithms.LocalAscent(torch.tensor(0.1)), "a tensor is no hyper-parameter"),
+        (lambda: ff.algorithms.LocalAscent(float("nan")), "LocalAscent: rho=nan should be a finite number"),
+        (lambda: ff.algorithms.LocalAscent(10**400), "LocalAscent: rho=1000.* should be a finite number"),
+        (lambda: ff.algorithms.LocalAscent(True), "LocalAscent: rho=True should be a finite number"),
+        (lambda: ff.algorithms.InterpolatedAscent(window=2.0), "window=2.0 should be an integer"),
+        (lambda: ff.algorithms.Dual("x"), "Dual: lam='x' should be a finite number"),
+        (lambda: ff.algorithms.Dual(0.1, "size"), "dual_weights='size' should be 'samples' or 'uniform' or None"),
+        (lambda: ff.algorithms.Restraint(1, 2, 3), r"ascend=1 should be a part AscendAlong\(\)"),
+        (lambda: ff.algorithms.AgreedAscent(0.1, True), "sign=True should be -1 or 1"),
+        (lambda: ff.algorithms.fedsmoo(sign=True), "fedsmoo: sign=True is a bool"),
+        (lambda: ff.algorithms.fedsmoo(sign=1.0), "fedsmoo: sign=1.0 is a float"),
+        ("LocalAscent(rho=nan)", "LocalAscent: rho=nan should be a finite number"),
+        ("AscendAlong(force=fedprox)", "force='fedprox' should be a part"),
+        ("Averaging()", "there is no algorithm 'Averaging'"),
+        ("fedsam+" * 3000 + "man", "the algorithm 'fedsam.* has too many terms"),
+        ("x" * 5000, r"there is no algorithm 'x{77}\.\.\.'"),
+        ("fedcm(alpha=0)", "fedcm: alpha=0: input should be greater than 0"),
+        ("mofedsam(alpha=0)", "mofedsam: alpha=0: input should be greater than 0"),
+        ("fedsam(**{'rho': 1})", "write each hyper-parameter as name=value"),
+        ("fedsam(rho=-inf)", "fedsam: rho=-inf: input should be"),
+    ],
+)
+def test_a_value_that_no_run_could_use_is_told_when_it_is_given(make, reason):
+    with pytest.raises(FedflatError, match=reason) as told:
+        ff.algorithms.parse(make) if isinstance(make, str) else make()
+    assert len(str(told.value)) < 700
+
+
+def test_names_are_read_in_any_case():
+    for name in ff.algorithms.names():
+        assert ff.algorithms.parse(name.upper()) == ff.algorithms.parse(name)

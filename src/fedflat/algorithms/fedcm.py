@@ -8,11 +8,13 @@ divided by a nominal number of steps and not by the client's own, or scaled in p
 
 from fedflat.core import Algorithm, Part, vector
 
-from .registry import Fraction, register
+from .registry import Share, register
 
 
 class ClientMomentum(Part):
     """alpha g + (1 - alpha) m: every step mostly repeats what all clients did in the last round."""
+
+    assumes_sgd = True
 
     alpha: float = 0.1
 
@@ -27,6 +29,6 @@ class ClientMomentum(Part):
 
 
 @register
-def fedcm(alpha: Fraction = 0.1) -> Algorithm:
+def fedcm(alpha: Share = 0.1) -> Algorithm:
     """The global direction enters every local step."""
     return Algorithm(ClientMomentum(alpha))

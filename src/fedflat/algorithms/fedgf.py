@@ -7,12 +7,14 @@ c is the share of the last W rounds in which mean_S ||x_K - w|| exceeded a thres
 the clients drift apart, the more they look at the global neighbourhood. rho_g = rho unless it is given.
 """
 
+import math
 from typing import Annotated
 
 import torch
 from pydantic import Field
 
 from fedflat.core import Algorithm, Part, scalar, unit, vector
+from fedflat.errors import FedflatError
 
 from .registry import NonNegative, register
 
@@ -28,13 +30,18 @@ class InterpolatedAscent(Part):
     server_keeps = {"e": vector, "c": scalar, "apart": scalar, "rounds": scalar}
     server_sends = {"e": vector, "c": scalar}
 
+    def prepare(self, w, srv, active):
+        bits = 1 - round(math.log2(torch.finfo(w.dtype).eps))
+        if self.window > bits:
+            raise FedflatError(f"fedgf: numbers of {w.dtype} remember {bits} rounds, not window={self.window}")
+
     def perturb(self, step, me, got):
         own = self.rho * unit(step.grad(step.x))
         return got.c * (step.w + got.e - step.x) + (1 - got.c) * own
 
     def update(self, w, srv, replies):
         apart = replies.mean(lambda r: torch.linalg.vector_norm(r.moved)) > self.threshold
-        srv.apart = (2 * srv.apart + apart) % 2**self.window  # its binary digits are the last rounds, newest first
+        srv.apart = 2 * (srv.apart % 2 ** (self.window - 1)) + apart  # digits: the last rounds, newest first
         srv.rounds = (srv.rounds + 1).clamp(max=self.window)
         digits = srv.apart // 2 ** torch.arange(self.window, device=w.device) % 2
         srv.c = digits.sum() / srv.rounds

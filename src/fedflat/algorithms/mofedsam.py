@@ -9,10 +9,10 @@ from fedflat.core import Algorithm
 
 from .fedcm import ClientMomentum
 from .fedsam import LocalAscent
-from .registry import Fraction, NonNegative, register
+from .registry import NonNegative, Share, register
 
 
 @register
-def mofedsam(rho: NonNegative = 0.1, alpha: Fraction = 0.1) -> Algorithm:
+def mofedsam(rho: NonNegative = 0.1, alpha: Share = 0.1) -> Algorithm:
     """FedSAM whose steps mostly repeat what all clients did in the last round."""
     return Algorithm(LocalAscent(rho), ClientMomentum(alpha))

@@ -7,12 +7,27 @@ that this part declared, and nothing else.
 
 import difflib
 import inspect
+import reprlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from types import FunctionType, NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+import numpy as np
 from torch import Tensor
 
 from fedflat.errors import FedflatError
@@ -76,6 +91,14 @@ class Part:
             if isinstance(method, FunctionType) and not name.startswith("_"):
                 _check_slot(cls.__name__, name, method)
         dataclass(frozen=True)(cls)
+
+    def __post_init__(self) -> None:
+        hints = _hints(type(self))
+        for field in fields(cast(Any, self)):
+            value, hint = plain(getattr(self, field.name)), hints.get(field.name, Any)
+            object.__setattr__(self, field.name, value)
+            if not _fits(value, hint):
+                raise FedflatError(f"{self.name}: {field.name}={reprlib.repr(value)} should be {_wanted(hint)}")
 
     def __add__(self, other: "Part | Algorithm") -> "Algorithm":
         from .algorithm import Algorithm
@@ -163,6 +186,44 @@ class Part:
 
 
 SLOTS = [name for name, slot in vars(Part).items() if isinstance(slot, FunctionType) and not name.startswith("_")]
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy as Python's own; a tensor is no hyper-parameter, as no expression can name it."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return value.item()
+    if isinstance(value, Tensor):
+        raise FedflatError("a tensor is no hyper-parameter; give a number, as `tensor.item()` does")
+    return value
+
+
+def _hints(part: type[Part]) -> dict[str, Any]:
+    try:
+        return get_type_hints(part)
+    except NameError:  # names that only a type checker sees
+        return {}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a field may hold a value; what is no plain type, literal or part is its author's affair."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, h) for h in get_args(hint))
+    if get_origin(hint) is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (bool, str, NoneType) or (isinstance(hint, type) and issubclass(hint, Part)):
+        return isinstance(value, hint)
+    return True
+
+
+def _wanted(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType, Literal):
+        return " or ".join(_wanted(h) if get_origin(hint) is not Literal else repr(h) for h in get_args(hint))
+    names = {float: "a finite number", int: "an integer", bool: "True or False", str: "a word", NoneType: "None"}
+    return names.get(hint) or ("a part" if hint is Part else f"a part {hint.__name__}()")
 
 
 def _check_slot(part: str, name: str, method: FunctionType) -> None:
