@@ -5,7 +5,7 @@
 It is `fedsam+scaffold`; both gradients are taken on the same minibatch.
 """
 
-from fedflat.core import Algorithm
+from fedflat.core import Algorithm, Weighting
 
 from .fedsam import LocalAscent
 from .registry import NonNegative, register
@@ -13,6 +13,6 @@ from .scaffold import ControlVariates
 
 
 @register
-def fedgamma(rho: NonNegative = 0.1) -> Algorithm:
+def fedgamma(rho: NonNegative = 0.1, dual_weights: Weighting | None = None) -> Algorithm:
     """FedSAM whose drift is corrected by control variates."""
-    return Algorithm(LocalAscent(rho), ControlVariates())
+    return Algorithm(LocalAscent(rho), ControlVariates(dual_weights))

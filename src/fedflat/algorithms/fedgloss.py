@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fedflat.core import Algorithm, Part, scalar, unit, vector
+from fedflat.core import Algorithm, Part, Weighting, scalar, unit, vector
 
 from .feddyn import Dual
 from .fedsam import LocalAscent
@@ -66,7 +66,13 @@ def radius(rho: float, t: Any, ramp: int) -> Any:
 
 
 @register
-def fedgloss(rho: NonNegative = 0.15, rho_l: NonNegative = 0.15, beta: Positive = 10.0, ramp: Rounds = 0) -> Algorithm:
+def fedgloss(
+    rho: NonNegative = 0.15,
+    rho_l: NonNegative = 0.15,
+    beta: Positive = 10.0,
+    ramp: Rounds = 0,
+    dual_weights: Weighting | None = None,
+) -> Algorithm:
     """Sharpness-aware at the server; `rho_l` = 0 leaves the clients plain SGD, at half the gradients."""
     ascent = (RampedAscent(rho_l, ramp) if ramp else LocalAscent(rho_l),) if rho_l else ()
-    return Algorithm(ServerAscent(rho, ramp), *ascent, Dual(1 / beta))
+    return Algorithm(ServerAscent(rho, ramp), *ascent, Dual(1 / beta, dual_weights))

@@ -10,7 +10,7 @@ number of a tensor, so that each tensor climbs along one scalar; ports give each
 
 from typing import Literal
 
-from fedflat.core import Algorithm, Part, model, once, unit
+from fedflat.core import Algorithm, Part, Weighting, model, once, unit
 
 from .feddyn import Dual
 from .registry import NonNegative, Positive, register
@@ -62,12 +62,19 @@ def fedlesam(rho: NonNegative = 0.1, displacement: Displacement = "own") -> Algo
 
 
 @register
-def fedlesam_s(rho: NonNegative = 0.1, displacement: Displacement = "own") -> Algorithm:
+def fedlesam_s(
+    rho: NonNegative = 0.1, displacement: Displacement = "own", dual_weights: Weighting | None = None
+) -> Algorithm:
     """FedLESAM with SCAFFOLD's control variates."""
-    return Algorithm(ascent(rho, displacement), ControlVariates())
+    return Algorithm(ascent(rho, displacement), ControlVariates(dual_weights))
 
 
 @register
-def fedlesam_d(rho: NonNegative = 0.1, lam: Positive = 0.1, displacement: Displacement = "own") -> Algorithm:
+def fedlesam_d(
+    rho: NonNegative = 0.1,
+    lam: Positive = 0.1,
+    displacement: Displacement = "own",
+    dual_weights: Weighting | None = None,
+) -> Algorithm:
     """FedLESAM with FedDyn's duals."""
-    return Algorithm(ascent(rho, displacement), Dual(lam))
+    return Algorithm(ascent(rho, displacement), Dual(lam, dual_weights))

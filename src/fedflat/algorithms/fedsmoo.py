@@ -10,7 +10,7 @@ index that never advances gives every tensor the leading entries of s; lines of 
 
 from typing import Literal
 
-from fedflat.core import Algorithm, Part, unit, vector
+from fedflat.core import Algorithm, Part, Weighting, unit, vector
 
 from .feddyn import Dual
 from .registry import NonNegative, Positive, register
@@ -41,6 +41,8 @@ class AgreedAscent(Part):
 
 
 @register
-def fedsmoo(rho: NonNegative = 0.1, lam: Positive = 0.1, sign: Sign = -1) -> Algorithm:
+def fedsmoo(
+    rho: NonNegative = 0.1, lam: Positive = 0.1, sign: Sign = -1, dual_weights: Weighting | None = None
+) -> Algorithm:
     """Duals for the models and duals for the perturbations."""
-    return Algorithm(AgreedAscent(rho, sign), Dual(lam))
+    return Algorithm(AgreedAscent(rho, sign), Dual(lam, dual_weights))

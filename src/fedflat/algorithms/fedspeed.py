@@ -6,7 +6,7 @@ This is the published code; the paper's e = rho g(x) has no fixed length, and it
 Departures of published code: the quadratic term is split, so that clipping acts on one half of it.
 """
 
-from fedflat.core import Algorithm
+from fedflat.core import Algorithm, Weighting
 
 from .feddyn import Dual
 from .fedsam import LocalAscent
@@ -14,6 +14,6 @@ from .registry import NonNegative, Positive, register
 
 
 @register
-def fedspeed(rho: NonNegative = 0.1, lam: Positive = 0.1) -> Algorithm:
+def fedspeed(rho: NonNegative = 0.1, lam: Positive = 0.1, dual_weights: Weighting | None = None) -> Algorithm:
     """FedSAM whose local objectives are made to agree by duals."""
-    return Algorithm(LocalAscent(rho), Dual(lam))
+    return Algorithm(LocalAscent(rho), Dual(lam, dual_weights))
