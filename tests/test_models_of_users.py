@@ -1,8 +1,10 @@
 """Models as people write them: what happens inside them is theirs, what happens to their data and buffers is not."""
 
+import contextlib
+
 import pytest
 import torch
-from federations import population, train
+from federations import network, population, train
 from torch import nn
 
 import fedflat as ff
@@ -129,3 +131,45 @@ def test_a_callback_is_shown_a_copy():
         state.vector.zero_()
 
     assert torch.equal(train("fedavg", callbacks=spoil).vector, train("fedavg").vector)
+
+
+@pytest.mark.parametrize("name", ["fedsol", "fedsol(ablation=A5)", "fedgmt", "fedntd"])
+@pytest.mark.parametrize("labels", ["regression", "several classes a sample"])
+def test_distillation_of_what_is_no_class_is_refused(name, labels):
+    def no_class(y):
+        hot = nn.functional.one_hot(y, 4)
+        return hot.double() if labels == "regression" else hot
+
+    clients = [(x, no_class(y)) for x, y in population()]
+    with pytest.raises(FedflatError, match="class a sample as label, not"):
+        train(name, clients=clients, loss=lambda o, y: ((o - y) ** 2).mean(1))
+
+
+def test_a_part_of_the_model_that_an_algorithm_freezes_is_frozen_in_every_pass():
+    frozen = network()
+    for p in frozen[-1].parameters():
+        p.requires_grad_(False)
+    for name in ("fedsam", "fedasam", "fedsmoo", "fedspeed", "fedgf", "fedsol", "perfedavg", "scaffold"):
+        ours, theirs = train(f"fedbabu+{name}"), train(name, model=frozen)
+        torch.testing.assert_close(ours.vector, theirs.vector, rtol=0, atol=1e-14, msg=name)
+        assert ours.costs["down"] == theirs.costs["down"]
+    with pytest.raises(FedflatError, match="none of the tensors along which its force is wanted is trained"):
+        train("fedbabu+fedsol(layers=head)")
+
+
+@pytest.mark.parametrize("other", ["scaffold", "feddyn", "fednsam", "fedcm", "fedgmt", "fedlesam-s"])
+def test_clients_that_keep_to_themselves_do_not_work_together(other):
+    with pytest.raises(FedflatError, match=r"Alone keeps clients to themselves, .* works between them"):
+        ff.algorithms.parse(f"local+{other}")
+    assert train("local+fedsam+man").costs["up"] == 0
+
+
+def test_man_leaves_the_output_out_in_every_precision():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4), nn.Softplus())
+    for precision in (contextlib.nullcontext, lambda: torch.autocast("cpu", torch.bfloat16)):
+        task = ff.core.Task(model, inside=True, autocast=precision)
+        assert len(task.forward(task.vector, torch.randn(2, 16), {}).activations) == 1
+
+
+def test_arithmetic_is_counted_on_minibatches_of_one_size():
+    assert train("perfedavg").costs["flops"] == 2.0

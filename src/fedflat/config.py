@@ -35,6 +35,8 @@ class Settings(BaseModel):
     """step size of a client"""
     lr_decay: Positive = 1.0
     """round t, counted from 0, uses lr * lr_decay**t"""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """how a client steps; adamw is refused by methods that take a client's way for a sum of gradients"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """momentum of a client's SGD, which starts afresh in every round"""
     weight_decay: NonNegative = 0.0
@@ -70,6 +72,8 @@ class Settings(BaseModel):
     def _one_length(self) -> "Settings":
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
+        if self.optimizer != "sgd" and self.momentum:
+            raise ValueError(f"momentum = {self.momentum}: {self.optimizer} has moments of its own")
         return self
 
     @field_validator("lr")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from . import algorithms, engines
 from .config import Settings, validated
-from .core import SGD, Algorithm, Batch, Minibatches, Reply, Server, Store, Task, Weights, cross_entropy
+from .core import SGD, AdamW, Algorithm, Batch, Minibatches, Reply, Server, Store, Task, Weights, cross_entropy
 from .core.messages import size
 from .core.task import Loss, check_dtype
 from .costs import Totals, flops, probe
@@ -65,6 +65,7 @@ def simulate(
     batch_size: int | None = 50,
     lr: Any = 0.01,
     lr_decay: float = 1.0,
+    optimizer: str = "sgd",
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     clip: float | None = None,
@@ -139,7 +140,7 @@ class Simulation:
         self.work = Work(
             algorithm,
             self.task,
-            SGD(settings.momentum, settings.weight_decay, settings.clip),
+            _optimizer(settings, algorithm),
             self._data,
             settings.seed,
             own_buffers=settings.buffers == "local" and bool(self.task.buffers),
@@ -284,7 +285,7 @@ class Simulation:
 
     @property
     def _one_step(self) -> Minibatches:
-        return self._minibatches(0, self._rows(0, 1)[: self.algorithm.batches])
+        return self._minibatches(0, self._rows(0, 1)[:1])
 
     def _choose(self, engine: Any) -> engines.Engine:
         active = len(self._participants(1))
@@ -329,6 +330,18 @@ class LocalData:
     def _batch(self, rows: Tensor) -> Batch:
         x, y = self.samples.take(rows)
         return Batch(self.inputs(x), y)
+
+
+def _optimizer(settings: Settings, algorithm: Algorithm) -> SGD | AdamW:
+    if settings.optimizer == "sgd":
+        return SGD(settings.momentum, settings.weight_decay, settings.clip)
+    for part in algorithm.everyone:
+        if part.assumes_sgd:
+            raise FedflatError(
+                f"optimizer = '{settings.optimizer}': {algorithm} needs SGD, "
+                f"{part.name} takes a client's way for a sum of gradients"
+            )
+    return AdamW(settings.weight_decay, settings.clip)
 
 
 def _model(model: Any, seed: int, device: torch.device) -> nn.Module:

@@ -14,7 +14,8 @@ from .config import RunConfig
 GROUPS = {
     "Problem": ("data", "partition", "clients", "model"),
     "Training": (
-        "rounds", "participation", "epochs", "steps", "batch_size", "lr", "lr_decay", "momentum", "weight_decay",
+        "rounds", "participation", "epochs", "steps", "batch_size", "lr", "lr_decay",
+        "optimizer", "momentum", "weight_decay",
         "clip", "weighting", "buffers", "eval_every",
     ),
     "Run": ("seed", "engine", "device", "precision", "out", "resume"),

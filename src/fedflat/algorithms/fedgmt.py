@@ -26,7 +26,7 @@ class EMATeacher(Part):
     server_keeps = server_sends = {"E": model}
 
     def term(self, out, step, me, got):
-        return self.gamma * self.tau**2 * kl(step.outputs(got.E).logits, out.logits, self.tau)
+        return self.gamma * self.tau**2 * kl(step.outputs(got.E).logits, out.logits, self.tau, step.targets)
 
     def update(self, w, srv, replies):
         srv.E = self.alpha * srv.E + (1 - self.alpha) * w

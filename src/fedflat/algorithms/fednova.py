@@ -15,6 +15,8 @@ from .registry import register
 class NormalizedAveraging(Part):
     """(sum p_i a_i) sum p_i D_i/a_i: a client that steps more often does not weigh more."""
 
+    assumes_sgd = True
+
     def aggregate(self, w, srv, replies):
         return w + replies.mean(lambda r: r.reach) * replies.mean(lambda r: r.moved / r.reach)
 

@@ -26,14 +26,15 @@ class NotTrueDistillation(Part):
     def term(self, out, step, me, got):
         teacher = not_true(step.outputs(step.w).logits, step.targets)
         student = not_true(out.logits, step.targets)
-        return self.beta * self.tau**2 * kl(teacher, student, self.tau)
+        return self.beta * self.tau**2 * kl(teacher, student, self.tau, step.targets)
 
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:
     """The logits without the true class."""
-    if logits.ndim != 2 or logits.shape[1] < 3:
+    if logits.ndim != 2 or logits.shape[1] < 3 or y.ndim != 1 or y.is_floating_point():
         raise FedflatError(
-            f"fedntd needs outputs (samples, classes) of three classes or more, not {tuple(logits.shape)}"
+            f"fedntd needs outputs (samples, classes) of three classes or more and one class a sample as label, "
+            f"not outputs {tuple(logits.shape)} and labels {tuple(y.shape)} ({y.dtype})"
         )
     columns = torch.arange(logits.shape[1] - 1, device=logits.device)
     return logits.gather(1, columns + (columns >= y[:, None]).long())

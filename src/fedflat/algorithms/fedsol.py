@@ -46,11 +46,13 @@ class Preservation(Part):
     tau: float = 3.0
 
     def term(self, out, step, me, got):
-        return kl(step.outputs(step.w).logits, out.logits, self.tau)
+        return kl(step.outputs(step.w).logits, out.logits, self.tau, step.targets)
 
 
 class MeanGradients(Part):
     """dbar - d_i: the mean gradient of everybody's last round against the client's own."""
+
+    assumes_sgd = True
 
     server_keeps = {"d": table}
     server_sends = {"drift": vector}

@@ -28,6 +28,8 @@ class WeightAveraging(Part):
 class MomentumControls(Part):
     """c - c_i, where c follows the active clients' controls at the pace gamma."""
 
+    assumes_sgd = True
+
     gamma: float = 0.2
 
     server_keeps = server_sends = client_keeps = {"c": vector}

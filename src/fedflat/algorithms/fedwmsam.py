@@ -23,6 +23,8 @@ from .registry import Fraction, NonNegative, register
 class PersonalMomentum(Part):
     """m_i = m + a/(1-a) (c - c_i): momentum that corrects drift, and says where the model would be by now."""
 
+    assumes_sgd = True
+
     rho: float = 0.01
     alpha0: float = 0.1
     lam: float = 0.01

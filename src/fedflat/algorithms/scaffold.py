@@ -14,6 +14,8 @@ from .registry import register
 class ControlVariates(Part):
     """c - c_i: replace the client's drift by the average drift."""
 
+    assumes_sgd = True
+
     dual_weights: Weighting | None = None
 
     server_keeps = server_sends = client_keeps = {"c": vector}

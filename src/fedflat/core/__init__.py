@@ -1,5 +1,6 @@
 """The theory: parts, the round and its two pure functions. Nothing here knows an algorithm, an engine or a data set."""
 
+from .adamw import AdamW
 from .algorithm import Algorithm
 from .local import LocalRun, Minibatches, Step, local_round
 from .memory import Memory
@@ -14,6 +15,7 @@ from .weights import Weighting, Weights
 
 __all__ = [
     "SGD",
+    "AdamW",
     "Algorithm",
     "Batch",
     "Buffers",

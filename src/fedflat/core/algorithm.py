@@ -10,6 +10,7 @@ from .part import DECLARED, SLOTS, Kind, Part
 from .vectors import Layout
 
 UNIQUE = ("perturb", "aggregate")  # two fillers would contradict each other
+BETWEEN = ("prepare", "broadcast", "aggregate", "update")  # where clients have to do with each other
 FORCES = ("term", "pull")  # a part inside another one exerts these through `step.force` only
 REPLY_FIELDS = frozenset(f.name for f in fields(Reply))
 
@@ -99,6 +100,12 @@ class Algorithm:
         for name in names:
             if names.count(name) > 1:
                 raise FedflatError(f"{self}: {name} is in there {names.count(name)} times; a part can be used once")
+        for lone in (part for part in self.everyone if not part.travels):
+            for other in self.everyone:
+                if other is not lone and (other.server_sends or other.client_sends or any(map(other.fills, BETWEEN))):
+                    raise FedflatError(
+                        f"{self}: {lone.name} keeps clients to themselves, {other.name} works between them"
+                    )
         for slot in UNIQUE:
             if len(fillers := self.filling(slot)) > 1:
                 both = " and ".join(p.name for p in fillers)

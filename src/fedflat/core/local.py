@@ -30,6 +30,7 @@ from .task import Batch, Buffers, Outputs, Task
 from .vectors import Vector
 
 if TYPE_CHECKING:
+    from .adamw import AdamW
     from .algorithm import Algorithm
 
 Values = dict[str, dict[str, Any]]  # a client's memory: part -> name -> value
@@ -43,7 +44,7 @@ class Minibatches(Protocol):
 
 
 def local_round(
-    algorithm: "Algorithm", task: Task, sgd: SGD, job: Job, memory: Values | None, data: Minibatches
+    algorithm: "Algorithm", task: Task, sgd: "SGD | AdamW", job: Job, memory: Values | None, data: Minibatches
 ) -> tuple[Reply, Values]:
     """One client's round: a pure function of what it received, what it kept and its minibatches."""
     run = begin(algorithm, task, sgd, job, memory, len(data))
@@ -52,7 +53,9 @@ def local_round(
     return finish(run)
 
 
-def begin(algorithm: "Algorithm", task: Task, sgd: SGD, job: Job, memory: Values | None, steps: int) -> "LocalRun":
+def begin(
+    algorithm: "Algorithm", task: Task, sgd: "SGD | AdamW", job: Job, memory: Values | None, steps: int
+) -> "LocalRun":
     """The state before the first step."""
     values = memory or {p.name: initial(p.client_keeps, job.w) for p in algorithm.everyone if p.client_keeps}
     run = LocalRun(algorithm, task, sgd, job, {name: dict(kept) for name, kept in values.items()}, steps)
@@ -73,7 +76,7 @@ def step(run: "LocalRun", batches: tuple[Batch, ...], k: Any) -> None:
     for part in run.algorithm.filling("observe"):
         run.watch(part, "observe", s, e, d)
     run.settle()
-    run.sgd.move(run.x, run.velocity, run.sgd.direction(d, run.x, run.mask), s.lr)
+    run.sgd.move(run.x, run.state, run.sgd.direction(d, run.x, run.mask), s.lr, run.mask)
     run.count(s.lr)
 
 
@@ -102,7 +105,7 @@ class LocalRun:
 
     algorithm: "Algorithm"
     task: Task
-    sgd: SGD
+    sgd: "SGD | AdamW"
     job: Job
     kept: Values
     K: int
@@ -115,7 +118,7 @@ class LocalRun:
         self.loss = self.w.new_zeros(())
         self.gradients = self.forwards = 0
         self._rates = self._reach = self._entered = 0.0
-        self.velocity = torch.zeros_like(self.w) if self.sgd.momentum else None
+        self.state: Any = self.sgd.start(self.w)
         self.batches: tuple[Batch, ...] = ()
         self._constants: dict[tuple[str, str], Any] = {}
         self._given = {part: dict(values) for part, values in self.kept.items()}
@@ -162,11 +165,15 @@ class LocalRun:
                 own[name] = self._given[part][name] = values[name]
 
     @cached_property
+    def trained(self) -> frozenset[str]:
+        """The names of the tensors that are trained."""
+        return self.algorithm.trained(self.task.layout)
+
+    @cached_property
     def mask(self) -> Vector | None:
         """1 where a coordinate is trained; None where all are."""
         layout = self.task.layout
-        trained = self.algorithm.trained(layout)
-        return None if len(trained) == len(layout.names) else layout.mask(trained.__contains__, self.w)
+        return None if len(self.trained) == len(layout.names) else layout.mask(self.trained.__contains__, self.w)
 
     def chosen(self, part: Part, only: Callable[[str], bool]) -> Vector:
         """1 on the tensors of which a part's force is wanted."""
@@ -265,11 +272,14 @@ class Step:
         here.x = self.x if at is None else at
         if part not in run.algorithm.everyone:
             raise FedflatError(f"{part.name} is no part of this algorithm; name it in `inner` of the part that uses it")
+        wanted = frozenset(name for name in run.trained if only is None or only(name))
+        if not wanted:
+            raise FedflatError(f"{part.name}: none of the tensors along which its force is wanted is trained")
         forces: list[Vector] = []
         if part.fills("term"):
 
             def objective(v: Vector) -> tuple[Tensor, tuple[()]]:
-                out = run.task.forward(v, self._batch.x, run.buffers, only)
+                out = run.task.forward(v, self._batch.x, run.buffers, wanted)
                 return run.term(part, out, here, self._batch), ()
 
             forces.append(run.task.gradient(objective, here.x)[0])
@@ -305,7 +315,7 @@ class Step:
         run, self._batch = self._run, batch
 
         def objective(v: Vector) -> tuple[Tensor, tuple[Tensor, Buffers]]:
-            out = run.task.forward(v, batch.x, run.buffers)
+            out = run.task.forward(v, batch.x, run.buffers, run.trained)
             loss = value = batch.mean(run.task.loss(out.logits, batch.y))
             for part in run.algorithm.filling("term"):
                 value = value + run.term(part, out, self, batch)

@@ -76,6 +76,7 @@ class Part:
     server_sends: ClassVar[Kinds] = {}
     client_sends: ClassVar[Kinds] = {}
     batches: ClassVar[int] = 1  # minibatches that a step draws; the last one is the update's
+    assumes_sgd: ClassVar[bool] = False  # True: it takes `moved` for a sum of gradients, as SGD makes it
     travels: ClassVar[bool] = True  # False: clients keep to themselves, and no vector is sent
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -8,6 +8,13 @@ import torch
 from .vectors import Vector
 
 
+def bounded(d: Vector, mask: Vector | None, clip: float | None) -> Vector:
+    """The direction where it is trained, no longer than the clip."""
+    if mask is not None:
+        d = d * mask
+    return d if clip is None else d * (clip / torch.linalg.vector_norm(d)).clamp(max=1.0)
+
+
 @dataclass(frozen=True)
 class SGD:
     """The local optimiser. `clip` bounds the norm of the whole direction, corrections included, decay excluded."""
@@ -16,17 +23,18 @@ class SGD:
     weight_decay: float = 0.0
     clip: float | None = None
 
+    def start(self, w: Vector) -> Vector | None:
+        """The velocity before the first step."""
+        return torch.zeros_like(w) if self.momentum else None
+
     def direction(self, d: Vector, x: Vector, mask: Vector | None) -> Vector:
         """The direction after masking, clipping and decay."""
-        if mask is not None:
-            d = d * mask
-        if self.clip is not None:
-            d = d * (self.clip / torch.linalg.vector_norm(d)).clamp(max=1.0)
+        d = bounded(d, mask, self.clip)
         if self.weight_decay:
             d = torch.add(d, x if mask is None else x * mask, alpha=self.weight_decay)
         return d
 
-    def move(self, x: Vector, velocity: Vector | None, d: Vector, lr: Any) -> None:
+    def move(self, x: Vector, velocity: Vector | None, d: Vector, lr: Any, mask: Vector | None) -> None:
         """Step x, in place, along the velocity that the direction has entered."""
         if velocity is not None:
             d = velocity.mul_(self.momentum).add_(d)

@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ ACTIVATIONS = tuple(
     and issubclass(kind, nn.Module)
     and kind.__module__ == nn.modules.activation.__name__
     and "Softm" not in kind.__name__
-    and kind not in (nn.LogSoftmax, nn.MultiheadAttention)
+    and kind not in (nn.LogSoftmax, nn.MultiheadAttention, nn.GLU)
 )
 
 
@@ -88,16 +88,15 @@ class Task:
             self._look_inside()
 
     def forward(
-        self, v: Vector, x: Tensor, buffers: Mapping[str, Tensor], only: Callable[[str], bool] | None = None
+        self, v: Vector, x: Tensor, buffers: Mapping[str, Tensor], trained: Collection[str] | None = None
     ) -> Outputs:
         """The model at a vector; the buffers that are given stay as they are, those after the pass are returned.
 
-        Tensors that are frozen, or not among `only` the named ones, are constants of a gradient.
+        Tensors that are not `trained` are constants of a gradient.
         """
         seen = self._seen = Outputs(None, {name: b.clone() for name, b in buffers.items()})
         for name, tensor in self.layout.tensors(v):
-            constant = name in self.layout.frozen or (only is not None and not only(name))
-            self._put(name, tensor.detach() if constant else tensor)
+            self._put(name, tensor if trained is None or name in trained else tensor.detach())
         for name, buffer in seen.buffers.items():
             self._put(name, buffer)
         for rnn in self._recurrent:
@@ -112,11 +111,11 @@ class Task:
         for name in seen.buffers:
             place, key = self._places[name][0]
             seen.buffers[name] = place[key].detach()
+        if seen.activations and seen.activations[-1] is logits:
+            seen.activations.pop()
         if isinstance(logits, Tensor) and logits.is_floating_point():
             logits = logits.to(v.dtype)
         seen.logits = logits
-        if seen.activations and seen.activations[-1] is logits:
-            seen.activations.pop()
         return seen
 
     def gradient(self, objective: Callable[[Vector], tuple[Tensor, Any]], at: Vector) -> tuple[Vector, Any]:

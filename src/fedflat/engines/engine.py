@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from fedflat.core import SGD, Algorithm, Job, Minibatches, Reply, Task, local_round
+from fedflat.core import SGD, AdamW, Algorithm, Job, Minibatches, Reply, Task, local_round
 from fedflat.core.local import Values
 from fedflat.errors import FedflatError, RunError
 from fedflat.seeds import drawing
@@ -23,7 +23,7 @@ class Work:
 
     algorithm: Algorithm
     task: Task
-    sgd: SGD
+    sgd: SGD | AdamW
     data: Callable[[int, int], Minibatches]  # (client, round) -> minibatches
     seed: int
     own_buffers: bool = False
