@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedflat.core import Buffers, Task, Vector
-from fedflat.data.population import Inputs, Samples
+from fedflat.data.inputs import Inputs
+from fedflat.data.population import Samples
 from fedflat.errors import FedflatError
 
 Metric = Callable[[Any, Tensor], Any]

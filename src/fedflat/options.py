@@ -15,7 +15,7 @@ GROUPS = {
     "Problem": ("data", "partition", "clients", "model"),
     "Training": (
         "rounds", "participation", "epochs", "steps", "batch_size", "lr", "lr_decay", "momentum", "weight_decay",
-        "clip", "weighting", "buffers", "eval_every",
+        "clip", "weighting", "buffers", "augment", "eval_every",
     ),
     "Run": ("seed", "engine", "device", "precision", "out", "resume"),
 }  # fmt: skip

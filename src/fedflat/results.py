@@ -8,7 +8,7 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from . import checkpoint
 from .errors import FedflatError
 
 if TYPE_CHECKING:
-    from .data.population import Samples
     from .experiment import Row, Simulation
 
 LOG = logging.getLogger("fedflat")
@@ -152,15 +151,9 @@ def _made_of(simulation: "Simulation") -> dict[str, str]:
     population, test = simulation.population, simulation.test
     return {
         "initial model": _digest([simulation.task.vector]),
-        "clients' data": _digest(tensor for samples in population.clients for tensor in _tensors(samples)),
-        "test data": _digest(_tensors(test) if test else ()),
+        "clients' data": _digest(tensor for samples in population.clients for tensor in samples.contents()),
+        "test data": _digest(test.contents() if test else ()),
     }
-
-
-def _tensors(samples: "Samples") -> Iterator[Tensor]:
-    yield from (samples.x, samples.y)
-    if samples.rows is not None:
-        yield samples.rows
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
