@@ -14,6 +14,7 @@ __all__ = [
     "minibatches",
     "names",
     "normalise",
+    "own",
     "participation",
     "partition",
 ]
@@ -22,5 +23,6 @@ from fedflat.data.batches import minibatches
 from fedflat.data.datasets import Dataset, load, names
 from fedflat.data.federation import Federation
 from fedflat.data.normalise import channel_statistics, normalise
+from fedflat.data.own import own
 from fedflat.data.participation import Available, Bernoulli, Cyclic, Fixed, Participation, Schedule, participation
 from fedflat.data.partition import partition

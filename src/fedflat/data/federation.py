@@ -33,7 +33,7 @@ class Source(Protocol):
         ...
 
     @property
-    def test(self) -> Pair:
+    def test(self) -> Pair | None:
         """Test samples (x, y)."""
         ...
 
@@ -52,6 +52,7 @@ class Federation(Sequence[Pair]):
     Before anything is dealt, `validation` and `client_test` hold out shares of the training data, by sample or, with
     `groups` (an id for each sample: a patient, a site), by whole groups. `validation` is one set, `client_test(i)` the
     test set of client i: of its own samples where the partition is natural, else in the proportions of its classes.
+    Without `client_test`, natural clients have the test samples that the data say are theirs.
 
     >>> from fedflat.data.datasets import load
     >>> Federation(load("digits"), "iid", clients=10)
@@ -82,8 +83,9 @@ class Federation(Sequence[Pair]):
         self._skew = {name: value for name, value in modifiers(partition).items() if name in ("noise", "rotate")}
         labels = np.asarray(data.train[1])
         natural = is_natural(partition)
-        owners = getattr(data, "clients", None)
-        self._owners = coded(owners, len(labels), "the natural clients")[0] if natural and owners is not None else None
+        ids = getattr(data, "clients", None) if natural else None
+        self._ids = None if ids is None else np.asarray(ids)
+        self._owners = None if ids is None else coded(ids, len(labels), "the natural clients")[0]
         kept = np.arange(len(labels))
         self._held = {"validation": kept[:0], "client_test": kept[:0]}
         shares = {"validation": validation, "client_test": client_test}
@@ -95,7 +97,7 @@ class Federation(Sequence[Pair]):
         if any(shares.values()):
             kept = self._hold_out(kept, labels, shares, groups)
         self.kept = torch.from_numpy(kept)
-        mine = None if owners is None else np.asarray(owners)[kept]
+        mine = None if self._owners is None else self._owners[kept]
         count = 20 if clients is None and not natural else clients
         if len(kept) == len(labels):
             self.parts = divide(data.train[1], partition, count, seed, mine)
@@ -111,9 +113,9 @@ class Federation(Sequence[Pair]):
         return self.data.train
 
     @property
-    def test(self) -> Pair:
-        """The test samples, which no client holds."""
-        return self.data.test
+    def test(self) -> Pair | None:
+        """The test samples, which no client holds; None where there are none."""
+        return self.data.test if self.data.test is not None and len(self.data.test[1]) else None
 
     @property
     def classes(self) -> Sequence[Any]:
@@ -129,6 +131,11 @@ class Federation(Sequence[Pair]):
 
     def client_test(self, client: int) -> Pair:
         """The samples held out for a client's own test, as the client sees them."""
+        of = getattr(self.data, "test_clients", None)
+        if self._tests is None and self._ids is not None and of is not None and self.data.test is not None:
+            rows = torch.from_numpy(np.flatnonzero(np.asarray(of) == self._ids[self.parts[client][0]]))
+            x, y = self.data.test
+            return (x[rows] if (skew := self.skew(client)) is None else skew(x[rows], rows - len(of))), y[rows]
         if self._tests is None:
             raise FedflatError("no sample is held out for the clients' own tests; say Federation(..., client_test=0.2)")
         return self._rows(self._tests[client], self.skew(range(len(self))[client]))

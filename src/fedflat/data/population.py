@@ -39,7 +39,7 @@ class Samples:
 
     def minibatches(self, rows: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         """The samples at each of these places, in order; a stream reads the next ones ahead."""
-        return ahead(self.take, rows) if isinstance(self.x, Stream) else map(self.take, rows)
+        return ahead(self.take, rows, self.x.threads) if isinstance(self.x, Stream) else map(self.take, rows)
 
     def contents(self) -> Iterator[Tensor]:
         """What tells these samples apart from others."""

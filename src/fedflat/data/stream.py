@@ -11,6 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,23 +26,20 @@ Result = TypeVar("Result")
 CHUNK = 1024  # rows read at once where all are wanted
 SAMPLED = 16384  # rows whose pixels stand for all in the channels' statistics
 DEPTH = 4  # minibatches that are read ahead
+CPU = torch.device("cpu")
 
 
+@dataclass(frozen=True, eq=False)
 class Stream:
-    """Rows of samples behind a function that reads some of them; `name` tells apart what is read."""
+    """Rows of samples behind a function that reads some of them."""
 
-    def __init__(
-        self,
-        read: Callable[[Ints], Tensor],
-        rows: Ints,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        name: str,
-        device: torch.device | str = "cpu",
-    ):
-        """`read` takes places of its own, of which `rows` are the ones held here; `shape` is that of one sample."""
-        self.read, self.rows, self.name = read, rows, name
-        self.shape, self.dtype, self.device = torch.Size((len(rows), *shape)), dtype, torch.device(device)
+    read: Callable[[Ints], Tensor]  # samples by places of its own
+    rows: Ints  # the places that are held here
+    form: tuple[int, ...]  # of one sample
+    dtype: torch.dtype
+    name: str  # tells apart what is read
+    threads: int = DEPTH
+    device: torch.device = CPU
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> "Stream":
@@ -70,16 +68,21 @@ class Stream:
 
     def only(self, rows: Ints) -> "Stream":
         """The stream of some of these rows."""
-        return Stream(self.read, self.rows[rows], tuple(self.shape[1:]), self.dtype, self.name, self.device)
+        return replace(self, rows=self.rows[rows])
 
-    def to(self, device: torch.device | str) -> "Stream":
+    def to(self, device: torch.device) -> "Stream":
         """The same, read onto another device."""
-        return Stream(self.read, self.rows, tuple(self.shape[1:]), self.dtype, self.name, device)
+        return replace(self, device=device)
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the tensor for which this stands."""
+        return torch.Size((len(self.rows), *self.form))
 
     @property
     def ndim(self) -> int:
         """Axes, that of the samples included."""
-        return len(self.shape)
+        return 1 + len(self.form)
 
     def is_floating_point(self) -> bool:
         """Whether samples are of a floating type."""
@@ -89,7 +92,7 @@ class Stream:
         """Some tensors that stand for all of these rows: evenly spaced ones, or all where they are few."""
         rows = np.arange(len(self)) if rows is None else rows
         chosen = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLED)).astype(np.int64)]
-        return ahead(self.__getitem__, np.split(chosen, range(CHUNK, len(chosen), CHUNK)))
+        return ahead(self.__getitem__, np.split(chosen, range(CHUNK, len(chosen), CHUNK)), self.threads)
 
     def fingerprint(self) -> Tensor:
         """32 bytes that other files or other rows would change, short of reading what is in them."""
@@ -98,17 +101,17 @@ class Stream:
         return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
 
 
-def ahead(read: Callable[[Item], Result], items: Iterable[Item], depth: int = DEPTH) -> Iterator[Result]:
-    """read(item) for each item in order, while the next ones are being read in threads of their own.
+def ahead(read: Callable[[Item], Result], items: Iterable[Item], threads: int = DEPTH) -> Iterator[Result]:
+    """read(item) for each item in order, while the next ones are read in so many threads.
 
     >>> list(ahead(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    with ThreadPoolExecutor(depth, "fedflat reads") as threads:
+    with ThreadPoolExecutor(threads, "fedflat reads") as pool:
         begun: deque[Future[Result]] = deque()
         for item in items:
-            begun.append(threads.submit(read, item))
-            if len(begun) > depth:
+            begun.append(pool.submit(read, item))
+            if len(begun) > DEPTH:
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()
