@@ -60,7 +60,7 @@ def obtain(entry: Entry, fresh: bool = False) -> Found:
     if found is None:
         layout = entry.layouts[0]
         folder = own_folder(entry)
-        download(layout.downloads, folder)
+        download(layout.downloads, folder, fresh)
         found = Found(layout, folder / layout.archive.name if layout.archive else folder)
     layout, path = found
     if path.is_file() and layout.archive:

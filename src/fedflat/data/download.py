@@ -20,10 +20,10 @@ PATIENCE = 30  # seconds without a byte
 MOST = 2_000_000_000  # bytes of a file of unknown size
 
 
-def download(files: Sequence[File], folder: Path) -> None:
-    """Fetch files into a folder; one that is wrong or cut short replaces nothing."""
+def download(files: Sequence[File], folder: Path, fresh: bool = False) -> None:
+    """Fetch the files that a folder lacks, or all of them afresh; one that is wrong or cut short replaces nothing."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in files:
+    for file in files if fresh else [file for file in files if not (folder / file.name).exists()]:
         part = folder / f".{file.name}.{os.getpid()}.part"
         try:
             _fetch(file, part, folder)
@@ -55,8 +55,8 @@ def _fetch(file: File, part: Path, folder: Path) -> None:
         except (requests.RequestException, OSError) as error:
             failures.append(f"{url}: {_reason(error)}")
     raise FedflatError(
-        f"{file.name} is not here and cannot be downloaded ({', '.join(failures)}): "
-        f"fetch {file.urls[0]} yourself and put {file.name} into {folder}"
+        f"{file.name} cannot be downloaded ({', '.join(failures)}): "
+        f"fetch it from {file.urls[0]} yourself and put it into {folder}"
     )
 
 

@@ -33,7 +33,9 @@ def check(path: Path, file: File) -> None:
 
 def damaged(path: Path, what: str) -> FedflatError:
     """The sentence about a file that cannot be used, and what to do about it."""
-    return FedflatError(f"{path} {what}; remove it, and load the data set again or put the right file there")
+    return FedflatError(
+        f"{path} {' '.join(what.split())}; remove it, and load the data set again or put the right file there"
+    )
 
 
 def digest(path: Path, like: str, unzip: bool = False) -> str:

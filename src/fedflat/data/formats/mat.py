@@ -13,6 +13,7 @@ from fedflat.data.cache import Found
 from fedflat.data.catalogue import Entry
 from fedflat.data.dataset import Dataset
 from fedflat.data.verify import damaged
+from fedflat.errors import FedflatError
 
 
 def read(entry: Entry, found: Found) -> Dataset:
@@ -33,7 +34,7 @@ def _pair(path: Path, count: int) -> tuple[Tensor, Tensor]:
             raise damaged(path, f"does not hold X of 32x32x3x{count} bytes and y of {count}x1")
         arrays = loadmat(path, variable_names=["X", "y"])
     except (ValueError, TypeError, OSError, KeyError, NotImplementedError, MemoryError, ArithmeticError) as error:
-        if str(path) in str(error):
+        if isinstance(error, FedflatError):
             raise
         raise damaged(path, f"is not a MATLAB file ({error or type(error).__name__})") from None
     x = np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1))
