@@ -111,6 +111,18 @@ def test_an_archive_is_unpacked_once_and_kept(folder, small):
     assert sorted(path.name for path in (folder / "cifar10").iterdir()) == ["cifar-10-batches-bin"]
 
 
+def test_an_archive_fills_the_gaps_of_a_folder(folder, small):
+    small("cifar10", 20, 4)
+    official.cifar10_binary(folder / "made")
+    contents = {f"cifar-10-batches-bin/{file.name}": file.read_bytes() for file in (folder / "made").iterdir()}
+    official.tar(folder / "cifar-10-binary.tar.gz", contents)
+    there = folder / "cifar-10-batches-bin" / "data_batch_1.bin"
+    there.parent.mkdir()
+    mine = official.cifar_rows(4, seed=9)
+    there.write_bytes(mine.tobytes())
+    same(load("cifar10").train[1][:4], mine[:, 0])
+
+
 def test_svhn_calls_ten_zero(folder, small):
     small("svhn", 6, 2)
     x, y = official.pixels(32, 32, 3, 6), np.array([[10], [1], [2], [9], [10], [5]], np.uint8)
@@ -170,6 +182,15 @@ def test_cinic(folder, small, archived):
     damaged[-1] ^= 1
     kept.write_bytes(damaged)
     assert torch.equal(load("cinic10").test[0], data.test[0])
+
+
+def test_what_cannot_be_kept_is_used_all_the_same(folder, small, caplog):
+    small("cinic10", 20, 20)
+    official.tar(folder / "CINIC-10.tar.gz", cinic(SETS["cinic10"].classes)[1])
+    (folder / "cinic10").write_bytes(b"a file in the folder's place")
+    with caplog.at_level("INFO", logger="fedflat"):
+        assert len(load("cinic10").train[1]) == 20
+    assert "are not kept" in caplog.text
 
 
 def test_tiny_imagenet(folder, small):

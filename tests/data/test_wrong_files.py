@@ -359,6 +359,12 @@ def test_without_a_network_it_says_what_to_put_where(folder, monkeypatch):
     refused("svhn", "test_32x32.mat cannot be downloaded")
 
 
+def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDFLAT_DATA", str(tmp_path / "file"))
+    refused("svhn", f"nothing can be put into {tmp_path / 'file' / 'svhn'}")
+
+
 def test_a_download_cannot_grow_without_end(tmp_path, server, monkeypatch):
     served, url = server
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

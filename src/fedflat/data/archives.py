@@ -42,7 +42,7 @@ def members(source: Path, limit: int) -> Iterator[Member]:
 
 
 def unpack(source: Path, folder: Path, limit: int) -> None:
-    """Write the members below the folder's name into the folder, all of them or none."""
+    """Write the members below the folder's name into the folder, all of them or none; what it holds already stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         fresh = Path(temporary) / folder.name
@@ -54,8 +54,14 @@ def unpack(source: Path, folder: Path, limit: int) -> None:
                     shutil.copyfileobj(stream, out, 1 << 20)
         if not fresh.is_dir():
             raise damaged(source, f"holds no folder {folder.name}")
-        if not folder.exists():  # another process may have been faster
+        try:
             os.replace(fresh, folder)
+        except OSError:  # the folder is there, perhaps because another process was faster
+            for path in [path for path in fresh.rglob("*") if path.is_file()]:
+                target = folder / path.relative_to(fresh)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if not target.exists():
+                    os.replace(path, target)
 
 
 def _of_tar(source: Path, limit: int) -> Iterator[Member]:

@@ -15,6 +15,7 @@ from fedflat.data.archives import unpack
 from fedflat.data.catalogue import SETS, Entry, Layout
 from fedflat.data.download import download
 from fedflat.data.verify import check, digest
+from fedflat.errors import FedflatError
 from fedflat.names import canonical
 
 
@@ -67,7 +68,10 @@ def obtain(entry: Entry, fresh: bool = False) -> Found:
         if layout.folders:
             return found  # pictures are decoded from the archive, which is checked when that is done
         check(path, layout.archive)
-        unpack(path, path.parent / layout.folder, layout.limit)
+        try:
+            unpack(path, path.parent / layout.folder, layout.limit)
+        except OSError as error:
+            raise FedflatError(f"{path} cannot be unpacked beside itself: {error.strerror or error}") from None
         found = Found(layout, path.parent / layout.folder)
     for file in layout.files:
         check(found.path / file.name, file)

@@ -22,7 +22,10 @@ MOST = 2_000_000_000  # bytes of a file of unknown size
 
 def download(files: Sequence[File], folder: Path, fresh: bool = False) -> None:
     """Fetch the files that a folder lacks, or all of them afresh; one that is wrong or cut short replaces nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedflatError(f"nothing can be put into {folder}: {error.strerror}") from None
     for file in files if fresh else [file for file in files if not (folder / file.name).exists()]:
         part = folder / f".{file.name}.{os.getpid()}.part"
         try:

@@ -9,6 +9,7 @@ __all__ = ["cinic", "tiny"]
 import hashlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -135,6 +136,7 @@ def _kept(entry: Entry, found: Found, decode: Callable[[Entry, Found, Bar], Deco
 
 
 def _decoded(entry: Entry, found: Found, decode: Callable[[Entry, Found, Bar], Decoded], file: Path) -> Decoded:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     if found.path.is_file() and found.layout.archive:
@@ -143,10 +145,13 @@ def _decoded(entry: Entry, found: Found, decode: Callable[[Entry, Found, Bar], D
     with warnings.catch_warnings(), Bar(entry.name, entry.train + entry.test, "pictures") as bar:
         warnings.filterwarnings("error", module="PIL")
         tensors, classes = decode(entry, found, bar)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    save_file(tensors, part, {"sha256": _digest(tensors), "classes": "\n".join(classes)})
-    part.replace(file)
+    part = file.with_suffix(f".{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, part, {"sha256": _digest(tensors), "classes": "\n".join(classes)})
+        part.replace(file)
+    except (OSError, SafetensorError) as error:
+        log.info("the decoded pictures are not kept: %s", error)
     return tensors, classes
 
 
