@@ -158,10 +158,10 @@ def _made_of(simulation: "Simulation") -> dict[str, str]:
 
 def _digest(tensors: Iterable[Tensor]) -> str:
     """Of the contents; a tensor that comes again, as clients' common one does, is read once."""
-    digest, seen = hashlib.sha256(), set[int]()
+    digest, seen = hashlib.sha256(), dict[int, Tensor]()  # which keeps them, so that an id stays one tensor's
     for tensor in tensors:
         if id(tensor) not in seen:
-            seen.add(id(tensor))
+            seen[id(tensor)] = tensor
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

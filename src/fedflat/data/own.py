@@ -60,6 +60,8 @@ def own(
         found = _read(source, y, clients, inputs, size, stream)
         if not 0 < len(found.x) == len(found.y):
             raise FedflatError(f"own data: there are {len(found.x)} samples and {len(found.y)} labels")
+        if found.clients is not None and found.clients.shape != (len(found.y),):
+            raise FedflatError(f"own data: clients are one id for each of {len(found.y)} samples")
         return found
 
     train = read(source, y, clients)
@@ -161,9 +163,6 @@ def _clients(train: Found, test: Found) -> tuple[tuple[str, ...], list[Tensor | 
     if train.clients is None:
         return (), [None, None]
     given = [found.clients for found in (train, test) if found.clients is not None and len(found.clients)]
-    for found in (train, test):
-        if found.clients is not None and found.clients.shape != (len(found.y),):
-            raise FedflatError(f"own data: clients are one id for each of {len(found.y)} samples")
     known, places = np.unique(np.concatenate(given), return_inverse=True)
     owners = torch.from_numpy(places)
     of_test = None if test.clients is None else owners[len(train.y) :]

@@ -43,7 +43,7 @@ class Samples:
 
     def contents(self) -> Iterator[Tensor]:
         """What tells these samples apart from others."""
-        yield self.x.fingerprint() if isinstance(self.x, Stream) else self.x
+        yield self.x.fingerprint if isinstance(self.x, Stream) else self.x
         yield self.y
         if self.rows is not None:
             yield self.rows

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,6 +95,7 @@ class Stream:
         chosen = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLED)).astype(np.int64)]
         return ahead(self.__getitem__, np.split(chosen, range(CHUNK, len(chosen), CHUNK)), self.threads)
 
+    @cached_property
     def fingerprint(self) -> Tensor:
         """32 bytes that other files or other rows would change, short of reading what is in them."""
         digest = hashlib.sha256(self.name.encode())
