@@ -318,3 +318,11 @@ def test_an_image_of_the_right_form_is_not_touched():
 
 def test_augmentations_are_values():
     assert augmentation("crop:4+flip") == Augmentation((Crop(4), Flip()))
+
+
+@pytest.mark.gpu
+def test_a_gpu_augments_and_skews_alike(digits):
+    fed = ff.data.Federation(ff.data.load("digits"), "lda:0.5+noise:0.2+rotate:90", clients=6)
+    settings = {"rounds": 1, "lr": 0.01, "augment": "crop:2+flip+normalise+cutout:4"}
+    cpu, gpu = (train(fed, **settings, device=device).vector.cpu() for device in ("cpu", "cuda"))
+    assert torch.allclose(cpu, gpu, atol=1e-4)

@@ -50,12 +50,15 @@ def predict(task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: I
     task.module.eval()
     try:
         pieces: list[tuple[Tensor, Tensor]] = []
-        for start in range(0, len(samples), BATCH):
-            x, y = samples.take(slice(start, start + BATCH))
+        for x, y in samples.minibatches(_slices(samples)):
             pieces.append((task.forward(w, inputs(x), buffers).logits, y))
     finally:
         task.module.train()
     return torch.cat([o for o, _ in pieces]), torch.cat([y for _, y in pieces])
+
+
+def _slices(samples: Samples) -> list[slice]:
+    return [slice(start, start + BATCH) for start in range(0, len(samples), BATCH)]
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> float | None:
@@ -78,8 +81,7 @@ def recalibrated(task: Task, w: Vector, buffers: Buffers, clients: Iterable[Samp
     keys = {f"{path}.{key}" for path, m in task.module.named_modules() if m in norms for key, _ in m.named_buffers()}
     current = {name: fresh[name] if name in keys else b for name, b in buffers.items()}
     for samples in clients:
-        for start in range(0, len(samples), BATCH):
-            x, _ = samples.take(slice(start, start + BATCH))
+        for x, _ in samples.minibatches(_slices(samples)):
             current = task.forward(w, inputs(x), current).buffers
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -131,6 +131,7 @@ class Federation(Sequence[Pair]):
 
     def client_test(self, client: int) -> Pair:
         """The samples held out for a client's own test, as the client sees them."""
+        client = range(len(self))[client]
         of = getattr(self.data, "test_clients", None)
         if self._tests is None and self._ids is not None and of is not None and self.data.test is not None:
             rows = torch.from_numpy(np.flatnonzero(np.asarray(of) == self._ids[self.parts[client][0]]))
@@ -138,7 +139,7 @@ class Federation(Sequence[Pair]):
             return (x[rows] if (skew := self.skew(client)) is None else skew(x[rows], rows - len(of))), y[rows]
         if self._tests is None:
             raise FedflatError("no sample is held out for the clients' own tests; say Federation(..., client_test=0.2)")
-        return self._rows(self._tests[client], self.skew(range(len(self))[client]))
+        return self._rows(self._tests[client], self.skew(client))
 
     def skew(self, client: int) -> Skew | None:
         """What this client's inputs go through, if anything."""
