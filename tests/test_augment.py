@@ -44,6 +44,17 @@ def test_a_crop_is_a_window_of_the_padded_image(n, channels, height, width, bord
 
 
 @quick
+@given(st.integers(1, 5), st.integers(4, 7), st.integers(4, 7), st.integers(1, 3), st.integers(0, 99))
+def test_a_mirrored_crop_is_a_window_of_the_reflected_image(n, height, width, border, seed):
+    x = pixels(n, 2, height, width)
+    operation = Crop(border, reflect=True)
+    top, left = planned(operation, n, height, width, seed)
+    whole = torch.nn.functional.pad(x.float(), [border] * 4, mode="reflect").to(torch.uint8)
+    for image, padded, i, j in zip(operation(x, top, left), whole, top, left, strict=True):
+        assert torch.equal(image, padded[:, i : i + height, j : j + width])
+
+
+@quick
 @given(st.integers(1, 5), st.integers(2, 7), st.integers(2, 7), st.integers(1, 9), st.integers(0, 99))
 def test_cutout_zeroes_a_clipped_square(n, height, width, size, seed):
     x = pixels(n, 2, height, width)
@@ -81,7 +92,13 @@ def test_all_windows_are_equally_likely():
 
 @pytest.mark.parametrize("shape", [(2, 6, 5), (6, 5)])
 @pytest.mark.parametrize(
-    "word", ["crop:2+flip+cutout:3", "normalise+flip+crop:2:0.5+cutout:3", "flip:1+normalise+cutout:2:0.9"]
+    "word",
+    [
+        "crop:2+flip+cutout:3",
+        "crop:2:reflect+flip",
+        "normalise+flip+crop:2:0.5+cutout:3",
+        "flip:1+normalise+cutout:2:0.9",
+    ],
 )
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
 def test_it_can_be_vmapped_and_takes_images_one_by_one(shape, word, kind):
@@ -132,6 +149,7 @@ def test_draws_of_a_minibatch_do_not_depend_on_how_many_follow():
     ("typed", "meant"),
     [
         ("Crop:4 + flip:0.5+normalise", "crop:4+flip"),
+        ("crop:4:1:reflect+crop:2:0.5:reflect", "crop:4:reflect+crop:2:0.5:reflect"),
         ("normalize+flip+crop:4:0.5", "normalise+flip+crop:4:0.5"),
         ("crop:4:1+flip:0.25+normalise+cutout:16", "crop:4+flip:0.25+normalise+cutout:16"),
     ],
@@ -147,6 +165,7 @@ def test_a_word_has_one_spelling(typed, meant):
         ("crop", "'crop': crop is spelled crop:4, or crop:4:0.5 with a probability"),
         ("crop:0", "crop is spelled"),
         ("crop:4:0.5:1", "crop is spelled"),
+        ("cutout:4:reflect", "cutout is spelled"),
         ("flip:x", "flip is spelled flip, or flip:0.5"),
         ("flip:0", "the probability of flip is above 0 and at most 1"),
         ("cutout:16:1.5", "the probability of cutout"),
@@ -237,6 +256,8 @@ def test_tests_and_results_see_no_augmentation(digits):
 
 
 def test_images_only(digits):
+    with pytest.raises(FedflatError, match="a border of 8 cannot mirror images of 8x8 pixels"):
+        train(digits, augment="crop:8:reflect")
     flat = [(torch.randn(20, 4), torch.arange(20) % 2)]
     with pytest.raises(FedflatError, match=r"augment is for images, not for samples of shape \(4,\)"):
         ff.simulate("fedavg", torch.nn.Linear(4, 2), flat, augment="flip")

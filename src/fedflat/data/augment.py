@@ -7,12 +7,16 @@ mean colour. Where `normalise` is not named it comes last.
 `crop:p`      p rows and columns of zeros on every side, then a random window of the old size
 `flip`        left and right exchanged, with probability 1/2
 `cutout:s`    zeros in a square of s x s pixels around a random pixel, cut off at the border (DeVries and Taylor 2017)
-`flip:0.3`, `crop:4:0.5`, `cutout:16:0.5` set the probability, which is 1 for crop and cutout.
+`flip:0.3`, `crop:4:0.5`, `cutout:16:0.5` set the probability, which is 1 for crop and cutout; `crop:4:reflect` has the
+image's reflection around it in place of zeros.
 
-The papers' protocols (algorithms.md, section 2):
+What the published code does:
 
-P1, P5, P6    "normalise+flip+crop:4:0.5"       a crop with probability 1/2 only, of normalised images
-P2, P3        "crop:4+flip+normalise+cutout:16" cutout on CIFAR-10 only
+FL-Simulator (FedSMOO, FedLESAM), CIFAR    "normalise+flip+crop:4:0.5"
+FedSoL, CIFAR-10 and MNIST                 "crop:4+flip+normalise+cutout:16"
+FedSoL, SVHN                               "crop:4+flip"
+FedSoL, CINIC-10                           "crop:4:reflect+flip"
+FedSoL, PathMNIST and TissueMNIST          "flip"
 
 What a sample goes through is a row of whole numbers, drawn for a whole local round from (seed, round, client) sample by
 sample in the order of the minibatches. So the draws of the k-th minibatch do not depend on the engine or on how many
@@ -59,27 +63,33 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class Crop:
-    """A window of the old size, anywhere within a border of zeros; where it stays off, the window is the image."""
+    """A window of the old size in the image and a border of zeros or reflections; off, it is the image itself."""
 
     border: int
     probability: float = 1.0
+    reflect: bool = False
     draws, columns = 3, 2
 
     def plan(self, u: Uniforms, height: int, width: int) -> list[Ints]:
+        if self.reflect and self.border >= min(height, width):
+            raise FedflatError(f"{self}: a border of {self.border} cannot mirror images of {height}x{width} pixels")
         starts = (u[:, :2] * (2 * self.border + 1)).astype(np.int64)
         return list(np.where(u[:, 2:] < self.probability, starts, self.border).T)
 
     def __call__(self, x: Tensor, *columns: Tensor) -> Tensor:
-        size, x = x.shape, functional.pad(x, [self.border] * 4)
+        size, x = x.shape, x if self.reflect else functional.pad(x, [self.border] * 4)
         for axis, start in zip((-2, -1), columns, strict=True):
-            places = _each(start, x) + _along(axis, size[axis], x)
+            places, last = _each(start, x) + _along(axis, size[axis], x), size[axis] - 1
+            if self.reflect:
+                places = last - (last - (places - self.border).abs()).abs()
             shape = list(x.shape)
             shape[axis] = size[axis]
             x = x.gather(axis, places.expand(shape))
         return x
 
     def __str__(self) -> str:
-        return f"crop:{self.border}" + ("" if self.probability == 1 else f":{self.probability:g}")
+        word = f"crop:{self.border}" + ("" if self.probability == 1 else f":{self.probability:g}")
+        return word + ":reflect" * self.reflect
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,8 @@ def augmentation(spec: str | Augmentation | None) -> Augmentation | None:
 
 def _operation(spec: str, name: str, texts: list[str]) -> Operation:
     kind, form, whole = _OPERATIONS[name]
+    mirrored = kind is Crop and texts[-1:] == ["reflect"]
+    texts = texts[:-1] if mirrored else texts
     try:
         numbers = [int(text) for text in texts[:whole]] + [float(text) for text in texts[whole:]]
     except ValueError:
@@ -203,7 +215,7 @@ def _operation(spec: str, name: str, texts: list[str]) -> Operation:
         raise FedflatError(f"augment {spec!r}: {name} is spelled {form}")
     if probability and not 0 < probability[0] <= 1:
         raise FedflatError(f"augment {spec!r}: the probability of {name} is above 0 and at most 1")
-    return kind(*numbers)
+    return kind(*numbers, **{"reflect": True} if mirrored else {})
 
 
 _OPERATIONS: dict[str, tuple[Callable[..., Operation], str, int]] = {
