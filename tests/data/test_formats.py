@@ -181,7 +181,9 @@ def test_cinic(folder, small, archived):
     damaged = bytearray(kept.read_bytes())
     damaged[-1] ^= 1
     kept.write_bytes(damaged)
-    assert torch.equal(load("cinic10").test[0], data.test[0])
+    again = load("cinic10")
+    for ours, theirs in zip((*again.train, *again.test), (*data.train, *data.test), strict=True):
+        assert torch.equal(ours, theirs), "what was kept and damaged is made again"
 
 
 def test_what_cannot_be_kept_is_used_all_the_same(folder, small, caplog):
@@ -227,7 +229,7 @@ def test_ag_news_words(folder, small):
     official.ag_news(
         folder / "ag-news",
         [(3, "Wall St. Bears", 'Short-sellers, "seeing" green\\again.'), (1, "Bears?", "Bears!"), (4, "x", "it's  x")],
-        [(2, "Bears win", "never;seen")],
+        [(2, "Bears win", "never;seen" + " x" * 300)],
     )
     data = load("AG News")
     words = [[data.vocabulary[k] for k in row if k] for row in data.train[0].tolist()]
@@ -236,7 +238,7 @@ def test_ag_news_words(folder, small):
     assert words[2] == ["x", "it", "'", "s", "x"]
     assert data.vocabulary[:4] == ("<pad>", "<unk>", "bears", ".")
     assert data.train[1].tolist() == [2, 0, 3]
-    assert data.test[0][0, :5].tolist() == [2, 1, 1, 1, 0]
+    assert data.test[0][0, :5].tolist() == [2, 1, 1, 1, 4]
     assert data.train[0].shape == (3, 200)
 
 
