@@ -333,6 +333,12 @@ def test_download_checks_before_it_replaces(folder, monkeypatch, server):
     assert len(load("cifar10").train[1]) == 20
     kept = folder / "cifar10" / "cifar-10-binary.tar.gz"
     assert kept.read_bytes() == data
+    unpacked = folder / "cifar10" / "cifar-10-batches-bin" / "data_batch_2.bin"
+    whole = unpacked.read_bytes()
+    unpacked.write_bytes(whole[:-1])
+    refused("cifar10", str(unpacked))
+    load("cifar10", fresh=True)
+    assert unpacked.read_bytes() == whole, "a fresh download repairs"
     for bad in (data[:-5], PAGE, data[:200] + b"x" + data[201:], data + bytes(10)):
         (served / "bad.tar.gz").write_bytes(bad)
         for size in (0, len(data)):

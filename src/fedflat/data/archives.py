@@ -41,8 +41,8 @@ def members(source: Path, limit: int) -> Iterator[Member]:
         raise damaged(source, f"is cut short or no archive ({error or type(error).__name__})") from None
 
 
-def unpack(source: Path, folder: Path, limit: int) -> None:
-    """Write the members below the folder's name into the folder, all of them or none; what it holds already stays."""
+def unpack(source: Path, folder: Path, limit: int, fresh: bool = False) -> None:
+    """Write the members below the folder's name into the folder, all or none; what it holds stays, unless `fresh`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         fresh = Path(temporary) / folder.name
@@ -60,7 +60,7 @@ def unpack(source: Path, folder: Path, limit: int) -> None:
             for path in [path for path in fresh.rglob("*") if path.is_file()]:
                 target = folder / path.relative_to(fresh)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if not target.exists():
+                if fresh or not target.exists():
                     os.replace(path, target)
 
 

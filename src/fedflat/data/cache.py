@@ -69,7 +69,7 @@ def obtain(entry: Entry, fresh: bool = False) -> Found:
             return found  # pictures are decoded from the archive, which is checked when that is done
         check(path, layout.archive)
         try:
-            unpack(path, path.parent / layout.folder, layout.limit)
+            unpack(path, path.parent / layout.folder, layout.limit, fresh)
         except OSError as error:
             raise FedflatError(f"{path} cannot be unpacked beside itself: {error.strerror or error}") from None
         found = Found(layout, path.parent / layout.folder)
