@@ -45,20 +45,20 @@ def unpack(source: Path, folder: Path, limit: int, fresh: bool = False) -> None:
     """Write the members below the folder's name into the folder, all or none; what it holds stays, unless `fresh`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        fresh = Path(temporary) / folder.name
+        unpacked = Path(temporary) / folder.name
         for path, stream in members(source, limit):
             if folder.name in path.parts[:-1]:
-                target = fresh.joinpath(*path.parts[path.parts.index(folder.name) + 1 :])
+                target = unpacked.joinpath(*path.parts[path.parts.index(folder.name) + 1 :])
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("xb") as out:
                     shutil.copyfileobj(stream, out, 1 << 20)
-        if not fresh.is_dir():
+        if not unpacked.is_dir():
             raise damaged(source, f"holds no folder {folder.name}")
         try:
-            os.replace(fresh, folder)
+            os.replace(unpacked, folder)
         except OSError:  # the folder is there, perhaps because another process was faster
-            for path in [path for path in fresh.rglob("*") if path.is_file()]:
-                target = folder / path.relative_to(fresh)
+            for path in [path for path in unpacked.rglob("*") if path.is_file()]:
+                target = folder / path.relative_to(unpacked)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if fresh or not target.exists():
                     os.replace(path, target)
