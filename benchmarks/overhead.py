@@ -42,7 +42,7 @@ from fedflat.data.batches import minibatches
 from fedflat.data.population import Population
 from fedflat.engines import Work
 from fedflat.engines.engine import keep_pages
-from fedflat.experiment import LocalData
+from fedflat.feed import LocalData
 from fedflat.seeds import generator
 
 ALGORITHMS = ("fedavg", "fedsam", "scaffold", "fedsol", "fednsam")

@@ -111,6 +111,7 @@ def test_it_is_what_simulate_does(capsys):
 def test_the_config_of_a_run_repeats_it(tmp_path):
     first, again = tmp_path / "a", tmp_path / "b"
     options = ["--lr", "0.1", "--batch-size", "full", "--partition", "shards:2", "--clip", "3", "--seed", "5"]
+    options += ["--augment", "crop:1"]
     assert run("scaffold", *SHORT, *options, "--out", first) == 0
     assert run("--config", first / "config.toml", "--out", again) == 0
     assert model_of(first) == model_of(again)

@@ -1,4 +1,4 @@
-"""The command line: `fedflat run`, `fedflat algorithms [NAME]`.
+"""The command line: `fedflat run`, `fedflat algorithms [NAME]`, `fedflat data list | get | show`.
 
 Exit codes: 0, 1 a run that failed, 2 a wrong call or configuration, 130 a run that was interrupted.
 """
@@ -157,3 +157,4 @@ def _sentence(error: Exception) -> str:
 _own = [p for p in inspect.signature(run).parameters.values() if p.kind is not p.VAR_KEYWORD]
 run.__signature__ = inspect.Signature([*_own, *run_options()])  # type: ignore[attr-defined]
 app.command(run, help_epilogue=EXAMPLES)
+app.command("fedflat.data_commands:app", name="data", help="List, fetch and look at data sets.")

@@ -47,6 +47,8 @@ class Settings(BaseModel):
     """weigh clients by their samples, or all alike"""
     buffers: Literal["average", "local", "recalibrate"] = "average"
     """BatchNorm statistics: averaged, kept by each client, or measured anew"""
+    augment: str | None = None
+    """what happens to the images of training minibatches, such as crop:4+flip+normalise+cutout:16"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """decides everything that is random; the same seed gives the same bits"""
     device: str = "auto"
@@ -109,13 +111,15 @@ class RunConfig(Settings):
     data: str = "digits"
     """data set"""
     partition: str = "lda:0.3"
-    """who holds which sample: iid, lda:0.3, dirichlet:0.3, shards:2 or pathological:3"""
-    clients: Count = 20
-    """how many clients share the data"""
+    """who holds which sample: iid, lda:0.3, dirichlet:0.3, shards:2, pathological:3, quantity:0.5 or natural, to which
+    +longtail:0.5, +noise:0.1 and +rotate:90 may be added"""
+    clients: Count | None = None
+    """how many clients share the data; 20, or with natural all that there are, unless given"""
     model: str | None = None
     """mlp or cnn; one that fits the data unless given"""
     participation: Any = None
-    """clients that train in a round: 0.1 is a fraction, 10 a count, 1.0 all; ten, or all if fewer, unless given"""
+    """clients that train in a round: 0.1 is a fraction, 10 a count, 1.0 all, or bernoulli:0.1, cyclic:10, trace:FILE;
+    ten, or all if fewer, unless given"""
     engine: str = "auto"
     """where clients train: serial or processes:4; it changes no number"""
     out: Annotated[str, Field(min_length=1)] | None = None

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedflat.core import Buffers, Task, Vector
-from fedflat.data.population import Inputs, Samples
+from fedflat.data.inputs import Inputs
+from fedflat.data.population import Samples
 from fedflat.errors import FedflatError
 
 Metric = Callable[[Any, Tensor], Any]
@@ -49,8 +50,7 @@ def predict(task: Task, w: Vector, buffers: Buffers, samples: Samples, inputs: I
     task.module.eval()
     try:
         pieces: list[tuple[Tensor, Tensor]] = []
-        for start in range(0, len(samples), BATCH):
-            x, y = samples.take(slice(start, start + BATCH))
+        for x, y in samples.minibatches(_slices(samples)):
             pieces.append((task.forward(w, inputs(x), buffers).logits, y))
     finally:
         task.module.train()
@@ -70,6 +70,10 @@ def _joined(pieces: list[Any]) -> Any:
             return type(first)(**{key: _joined([piece[key] for piece in pieces]) for key in first})
         case _:
             return first
+
+
+def _slices(samples: Samples) -> list[slice]:
+    return [slice(start, start + BATCH) for start in range(0, len(samples), BATCH)]
 
 
 def accuracy(outputs: Any, y: Tensor) -> float | None:
@@ -94,8 +98,7 @@ def recalibrated(task: Task, w: Vector, buffers: Buffers, clients: Iterable[Samp
     current = {name: fresh[name] if name in keys else b for name, b in buffers.items()}
     try:
         for samples in clients:
-            for start in range(0, len(samples), BATCH):
-                x, _ = samples.take(slice(start, start + BATCH))
+            for x, _ in samples.minibatches(_slices(samples)):
                 current = task.forward(w, inputs(x), current).buffers
     finally:
         task.module.train()

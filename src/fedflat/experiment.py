@@ -8,25 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from . import algorithms, engines
 from .config import Settings, validated
-from .core import SGD, AdamW, Algorithm, Batch, Minibatches, Reply, Server, Store, Task, Weights, cross_entropy
+from .core import SGD, AdamW, Algorithm, Minibatches, Reply, Server, Store, Task, Weights, cross_entropy
 from .core.messages import size
 from .core.task import Loss, check_dtype
 from .costs import Totals, flops, probe
+from .data.augment import augmentation
 from .data.batches import minibatches
 from .data.federation import Federation
+from .data.inputs import Inputs
 from .data.participation import Participation
 from .data.participation import participation as participation_of
-from .data.population import Inputs, Population, Samples, check_labels
+from .data.population import Population, check_labels
 from .device import autocast, device_of, exact
 from .engines import Work
 from .errors import FedflatError, RunError
 from .evaluation import Metric, check_metrics, check_outputs, evaluate, recalibrated
+from .feed import LocalData
 from .results import RunFolder
 from .seeds import drawing, generator
 
@@ -73,6 +75,7 @@ def simulate(
     loss: Loss | None = None,
     metrics: Mapping[str, Metric] | None = None,
     buffers: str = "average",
+    augment: str | None = None,
     seed: int = 0,
     device: str = "auto",
     precision: str = "float32",
@@ -89,7 +92,9 @@ def simulate(
     function of the seed. A round trains on the active clients for `epochs` passes (5) or `steps` minibatches each.
 
     `participation`: None for ten clients a round, a fraction (0.1), a count (25), a schedule ([[0, 2], [1]]) or a
-    Participation. `lr` may be a function of (t, rounds). `loss(outputs, y)` returns one value per sample or their mean.
+    Participation, or a word for one ("bernoulli:0.1"). `augment` is what happens to the images of training minibatches
+    ("crop:4+flip"); a model that has an `input_shape` gets its images in this form. `lr` may be a function of
+    (t, rounds). `loss(outputs, y)` returns one value per sample or their mean.
     A callback is called with (round, row, state) after each round and ends the run by returning True. With `out` the
     run is kept in a folder, and `resume=True` goes on from what is there.
     """
@@ -129,7 +134,8 @@ class Simulation:
             autocast=autocast(self.device, settings.precision),
         )
         clients = clients(settings.seed) if callable(clients) else clients
-        self.population = Population(clients, dtype, self.device)
+        form = getattr(self._model, "input_shape", None)
+        self.population = Population(clients, dtype, self.device, form, augmentation(settings.augment))
         if test is None and isinstance(clients, Federation):
             test = clients.test
         self.test = None if test is None else self.population.samples(test, "test")
@@ -268,10 +274,12 @@ class Simulation:
         return self.round % self.settings.eval_every == 0
 
     def _data(self, client: int, round: int) -> Minibatches:
-        return self._minibatches(client, self._rows(client, round))
+        rows = self._rows(client, round)
+        draws = self.population.inputs.draws(rows, generator(self.settings.seed, "augment", round, client))
+        return self._minibatches(client, rows, draws)
 
-    def _minibatches(self, client: int, rows: Sequence[Any]) -> Minibatches:
-        return LocalData(self.population.clients[client], rows, self.population.inputs, self.algorithm.batches)
+    def _minibatches(self, client: int, rows: Sequence[Any], draws: Sequence[Tensor] | None = None) -> Minibatches:
+        return LocalData(self.population.clients[client], rows, self.population.inputs, self.algorithm.batches, draws)
 
     def _rows(self, client: int, round: int) -> Sequence[Any]:
         rng = generator(self.settings.seed, "batches", round, client)
@@ -309,27 +317,6 @@ class Simulation:
             self.population.check_labels(count)
             if self.test is not None:
                 check_labels(self.test, count, "test")
-
-
-class LocalData:
-    """The minibatches of one local round, gathered when they are needed; too few for a step are used again."""
-
-    def __init__(self, samples: Samples, rows: Sequence[Any], inputs: Inputs, per_step: int):
-        self.samples, self.inputs, self.per_step = samples, inputs, per_step
-        joined = torch.from_numpy(np.concatenate(rows)).to(samples.y.device)  # one wait for the device, not one a step
-        self.rows = joined.split([len(r) for r in rows])
-
-    def __len__(self) -> int:
-        return max(1, len(self.rows) // self.per_step)
-
-    def __iter__(self) -> Iterator[tuple[Batch, ...]]:
-        for k in range(len(self)):
-            first = k * self.per_step
-            yield tuple(self._batch(self.rows[j % len(self.rows)]) for j in range(first, first + self.per_step))
-
-    def _batch(self, rows: Tensor) -> Batch:
-        x, y = self.samples.take(rows)
-        return Batch(self.inputs(x), y)
 
 
 def _optimizer(settings: Settings, algorithm: Algorithm) -> SGD | AdamW:
@@ -373,6 +360,8 @@ def _config(simulation: Simulation, participation: Any) -> dict[str, Any]:
         **simulation.settings.length,
         "batch-size": settings["batch_size"] or "full",
         "lr": lr if isinstance(lr, float | int) else IN_PYTHON,
-        "participation": participation if isinstance(participation, int | float) else repr(simulation.participation),
+        "participation": participation
+        if isinstance(participation, int | float | str)
+        else repr(simulation.participation),
         "engine": simulation.engine.name,
     }

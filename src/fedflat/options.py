@@ -16,7 +16,7 @@ GROUPS = {
     "Training": (
         "rounds", "participation", "epochs", "steps", "batch_size", "lr", "lr_decay",
         "optimizer", "momentum", "weight_decay",
-        "clip", "weighting", "buffers", "eval_every",
+        "clip", "weighting", "buffers", "augment", "eval_every",
     ),
     "Run": ("seed", "engine", "device", "precision", "out", "resume"),
 }  # fmt: skip

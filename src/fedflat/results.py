@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -24,7 +24,6 @@ from . import checkpoint
 from .errors import FedflatError, RunError
 
 if TYPE_CHECKING:
-    from .data.population import Samples
     from .experiment import Row, Simulation
 
 LOG = logging.getLogger("fedflat")
@@ -177,8 +176,8 @@ def _made_of(simulation: "Simulation") -> dict[str, str]:
     population, test = simulation.population, simulation.test
     return {
         "initial model": _digest([simulation.task.vector]),
-        "clients' data": _digest(tensor for samples in population.clients for tensor in _tensors(samples)),
-        "test data": _digest(_tensors(test) if test else ()),
+        "clients' data": _digest(tensor for samples in population.clients for tensor in samples.contents()),
+        "test data": _digest(test.contents() if test else ()),
     }
 
 
@@ -193,18 +192,12 @@ def _course(simulation: "Simulation") -> dict[str, list[Any]]:
     }
 
 
-def _tensors(samples: "Samples") -> Iterator[Tensor]:
-    yield from (samples.x, samples.y)
-    if samples.rows is not None:
-        yield samples.rows
-
-
 def _digest(tensors: Iterable[Tensor]) -> str:
     """Of the contents; a tensor that comes again, as clients' common one does, is read once."""
-    digest, seen = hashlib.sha256(), set[int]()
+    digest, seen = hashlib.sha256(), dict[int, Tensor]()  # which keeps them, so that an id stays one tensor's
     for tensor in tensors:
         if id(tensor) not in seen:
-            seen.add(id(tensor))
+            seen[id(tensor)] = tensor
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

@@ -54,14 +54,14 @@ def build(config: RunConfig) -> tuple[Simulation, Values]:
     shape = dataset.train[0].shape[1:]
     name = find("model", config.model or models.default(shape), models.names())
     model = models.build(name, shape, len(dataset.classes), config.seed)
-    everyone = 1.0 if config.clients <= 10 else 10
+    everyone = 1.0 if len(federation) <= 10 else 10
     participation = everyone if config.participation is None else config.participation
     simulation = Simulation(config, algorithm, model, federation, None, participation, None, {}, config.engine)
     values = {
         "algorithm": str(algorithm),
         "data": dataset.name,
         "partition": federation.partition,
-        "clients": config.clients,
+        "clients": len(federation),
         "model": name,
         "participation": participation,
         **config.length,

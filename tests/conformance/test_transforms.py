@@ -10,8 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 import fedflat as ff
 from fedflat.core import SGD, Batch, Job, Server, Task, Weights, local_round
 from fedflat.core.local import Values, begin, finish, step
-from fedflat.data.population import Inputs, Samples
-from fedflat.experiment import LocalData
+from fedflat.data.inputs import Inputs
+from fedflat.data.population import Samples
+from fedflat.feed import LocalData
 
 gpu = pytest.mark.gpu  # skipped where there is no CUDA device
 CLIENTS, STEPS, ROWS = 3, 4, 5

@@ -62,7 +62,7 @@ def test_lda_asks_of_small_data_only_what_is_possible():
 
 
 def test_lda_gives_up_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("fedflat.data.partition"), "SHARES", 1)
+    monkeypatch.setattr(importlib.import_module("fedflat.data.tables"), "SHARES", 1)
     with pytest.raises(FedflatError, match=r"lda:0.01 found no split of 1000 samples .* 100 clients has 10: take"):
         partition(BALANCED, "lda:0.01", clients=100)
 
@@ -205,7 +205,7 @@ def test_usual_spellings(typed, meant):
         ("pathological:11", "pathological:11 wants 11 classes for each client, but the labels have 10"),
         ("iid:2", "'iid:2': iid takes no parameter"),
         ("dirichelt:0.1", "no partition is called 'dirichelt'; known are iid, lda, .*; the nearest is dirichlet"),
-        (None, "no partition is called 'None'; known are iid, lda, dirichlet, shards, pathological$"),
+        (None, "no partition is called 'None'; known are iid, lda, .*, quantity, natural$"),
     ],
 )
 def test_a_wrong_spec_is_one_sentence(spec, sentence):

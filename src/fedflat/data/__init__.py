@@ -1,7 +1,9 @@
 """Data sets, who holds which sample, who is active, and in which order samples are seen. Knows nothing of training."""
 
 __all__ = [
+    "Available",
     "Bernoulli",
+    "Cyclic",
     "Dataset",
     "Federation",
     "Fixed",
@@ -12,6 +14,7 @@ __all__ = [
     "minibatches",
     "names",
     "normalise",
+    "own",
     "participation",
     "partition",
 ]
@@ -20,5 +23,6 @@ from fedflat.data.batches import minibatches
 from fedflat.data.datasets import Dataset, load, names
 from fedflat.data.federation import Federation
 from fedflat.data.normalise import channel_statistics, normalise
-from fedflat.data.participation import Bernoulli, Fixed, Participation, Schedule, participation
+from fedflat.data.own import own
+from fedflat.data.participation import Available, Bernoulli, Cyclic, Fixed, Participation, Schedule, participation
 from fedflat.data.partition import partition

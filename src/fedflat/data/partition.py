@@ -10,55 +10,98 @@ draw the table; then every class deals out its shuffled samples, and starts agai
                    a class that runs out starts again, so clients may share samples.
 `shards:s`         FedSoL: each class is cut into shards of one size, and every client gets s of them at random.
 `pathological:c`   FL-Simulator: every client has n//N samples of c random classes with a uniform prior, refilled too.
+`quantity:alpha`   Li et al. (2022): sizes from Dir(alpha), classes not looked at; everybody first gets 10 (n//N).
+`natural`          who holds what comes with the data: `groups` names the client of each sample.
 
-Departures from published code: in `lda` what rounding leaves goes to the last client that may still receive, not to the
-last client; in `dirichlet` and `pathological` no client gets a sample twice while its class has others; in `shards` the
-size is the largest that yields N*s shards of one class each, and what the cut leaves over, nothing or little in
-balanced classes, is not used.
+What changes any of them is added to its word, as in `lda:0.1+longtail:0.5+noise:0.1+rotate:90`:
+
+`longtail:f`       FedGMT, FedScar (`imb_factor`): before they are dealt, of C classes the one in place c keeps a random
+                   share f**(c/(C-1)) of its samples, and one at least.
+`noise:s`          every client's inputs have noise, of a level of its own up to s; see skew.py.
+`rotate:a`         every client's images are turned by a random multiple of a degrees; see skew.py.
+
+Departures from published code: in `lda` and `quantity` what rounding leaves goes to the last client that may still
+receive, not to the last client; `quantity` does not draw again until the smallest client is large enough; in
+`dirichlet` and `pathological` no client gets a sample twice while its class has others; in `shards` the size is the
+largest that yields N*s shards of one class each, and what the cut leaves over, nothing or little in balanced classes,
+is not used.
 """
 
 __all__ = ["partition"]
 
 import contextlib
-from bisect import bisect_right
-from collections.abc import Callable
+import re
 from math import inf
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedflat.data.groups import coded
+from fedflat.data.tables import RULES, Ints, Rule
 from fedflat.errors import FedflatError
 from fedflat.names import canonical, find
 from fedflat.seeds import generator
 
-Ints = NDArray[np.int64]
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-LEAST = 10  # samples that lda wants every client to have
-SHARES = 200_000_000  # shares that lda may draw before it gives up, some seconds; CIFAR-10 at lda:0.05 takes a tenth
-BLOCK = 1 << 16  # shares that lda draws at once
 
-
-def partition(labels: Tensor, spec: str, clients: int, seed: int = 0) -> list[Tensor]:
+def partition(labels: Tensor, spec: str, clients: int | None = None, seed: int = 0, groups: Any = None) -> list[Tensor]:
     """The samples of each client, as sorted index tensors.
+
+    `groups`, the client of each sample, is what `natural` goes by; it takes all of them, or `clients` random ones.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1])
     >>> sorted(labels[part].tolist() for part in partition(labels, "shards:1", clients=2))
     [[0, 0, 0], [1, 1, 1]]
+    >>> partition(labels, "natural", groups=["Ann", "Bob", "Bob", "Ann", "Bob", "Bob"])
+    [tensor([0, 3]), tensor([1, 2, 4, 5])]
     """
-    rule, parameter = _parse(spec)
-    y, clients = _checked(labels, clients)
-    pools = _pools(y if rule.by_class else np.zeros_like(y))
-    rng = generator(seed, "partition")
-    table = rule.table(np.array([len(pool) for pool in pools]), parameter, clients, rng)
-    samples = np.concatenate([_deal(pool, demand, rng) for pool, demand in zip(pools, table.T, strict=True)])
-    owners = np.concatenate([np.repeat(np.arange(clients), demand) for demand in table.T])
-    ends = np.cumsum(table.sum(axis=1))
+    word, y = _parse(spec), _checked(labels)
+    rows = _longtail(y, word.modifiers["longtail"], seed) if "longtail" in word.modifiers else np.arange(len(y))
+    if word.rule.table is None:
+        samples, owners, count = _natural(rows, groups, len(y), clients, seed)
+    else:
+        count = _count(clients, len(rows))
+        samples, owners = _dealt(y[rows], word, count, generator(seed, "partition"))
+        samples = rows[samples]
+    ends = np.cumsum(np.bincount(owners, minlength=count))
     return [torch.from_numpy(part) for part in np.split(samples[np.lexsort((samples, owners))], ends[:-1])]
+
+
+def _dealt(y: Ints, word: "_Word", clients: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Samples and their owners."""
+    assert word.rule.table is not None
+    pools = _pools(y if word.rule.by_class else np.zeros_like(y))
+    table = word.rule.table(np.array([len(pool) for pool in pools]), word.parameter, clients, rng)
+    samples = np.concatenate([_deal(pool, demand, rng) for pool, demand in zip(pools, table.T, strict=True)])
+    return samples, np.concatenate([np.repeat(np.arange(clients), demand) for demand in table.T])
+
+
+def _natural(rows: Ints, groups: Any, n: int, clients: int | None, seed: int) -> tuple[Ints, Ints, int]:
+    """Some samples, their owners and how many owners there are."""
+    if groups is None:
+        raise FedflatError("partition 'natural' needs data that say which client each sample comes from; these do not")
+    known, owners = np.unique(coded(groups, n, "the natural clients")[0][rows], return_inverse=True)
+    if clients is None:
+        return rows, owners, len(known)
+    if _count(clients, n) > len(known):
+        raise FedflatError(f"partition 'natural': the data have {len(known)} clients, not {clients}")
+    places = np.full(len(known), -1)
+    chosen = generator(seed, "partition").choice(len(known), clients, replace=False, shuffle=False)
+    places[np.sort(chosen)] = np.arange(clients)
+    here = places[owners] >= 0
+    return rows[here], places[owners][here], clients
+
+
+def _longtail(y: Ints, factor: float, seed: int) -> Ints:
+    """The samples that a long tail leaves, in order; no class loses its last one."""
+    rng, pools = generator(seed, "longtail"), _pools(y)
+    shares = factor ** (np.arange(len(pools)) / max(1, len(pools) - 1))
+    kept = [max(1, round(len(pool) * share)) for pool, share in zip(pools, shares, strict=True)]
+    return np.sort(np.concatenate([rng.permutation(pool)[:k] for pool, k in zip(pools, kept, strict=True)]))
 
 
 def _pools(labels: Ints) -> list[Ints]:
@@ -81,133 +124,101 @@ def _deal(pool: Ints, demand: Ints, rng: np.random.Generator) -> Ints:
     return np.concatenate(rounds)[: ends[-1]]
 
 
-# The tables: (size of each class, parameter, clients, rng) -> counts of shape (clients, classes).
+class _Word(NamedTuple):
+    name: str
+    rule: Rule
+    parameter: float
+    modifiers: dict[str, float]
 
 
-def _iid(sizes: Ints, parameter: float, clients: int, rng: np.random.Generator) -> Ints:
-    return (sizes + np.arange(clients)[:, None]) // clients
-
-
-def _lda(sizes: Ints, alpha: float, clients: int, rng: np.random.Generator) -> Ints:
-    n, shape = sizes.sum(), (clients, len(sizes))
-    least = min(LEAST, n // clients)
-    tries = max(1, BLOCK // (clients * len(sizes)))
-    for _ in range(max(1, SHARES // (tries * clients * len(sizes)))):
-        tables = np.zeros((tries, *shape), dtype=np.int64)
-        held = np.zeros((tries, clients), dtype=np.int64)
-        for c, size in enumerate(sizes):
-            shares = _running_shares(alpha, held.shape, rng, among=held * clients < n)
-            tables[..., c] = np.diff((shares * size).astype(np.int64), prepend=0)
-            held += tables[..., c]
-        if (fair := held.min(axis=1) >= least).any():
-            return tables[fair.argmax()]
-    raise FedflatError(
-        f"lda:{alpha:g} found no split of {n} samples in which each of {clients} clients has {least}: "
-        "take a larger alpha, fewer clients, or dirichlet, which gives all clients the same size"
-    )
-
-
-def _dirichlet(sizes: Ints, alpha: float, clients: int, rng: np.random.Generator) -> Ints:
-    priors = np.diff(_running_shares(alpha, (clients, len(sizes)), rng), prepend=0)
-    return rng.multinomial(sizes.sum() // clients, priors)
-
-
-def _pathological(sizes: Ints, parameter: float, clients: int, rng: np.random.Generator) -> Ints:
-    c, classes = int(parameter), len(sizes)
-    if c > classes:
-        raise FedflatError(f"pathological:{c} wants {c} classes for each client, but the labels have {classes}")
-    counts = rng.multinomial(sizes.sum() // clients, [1 / c] * c, size=clients)
-    return rng.permuted(np.pad(counts, ((0, 0), (0, classes - c))), axis=1)
-
-
-def _shards(sizes: Ints, parameter: float, clients: int, rng: np.random.Generator) -> Ints:
-    s, n = int(parameter), int(sizes.sum())
-    if clients * s > n:
-        raise FedflatError(f"shards:{s} for {clients} clients cuts {clients * s} shards, but there are {n} samples")
-    size = bisect_right(range(1, n // (clients * s) + 1), -clients * s, key=lambda size: -(sizes // size).sum())
-    cut = np.repeat(np.arange(len(sizes)), sizes // size)
-    dealt = rng.permutation(cut)[: clients * s]
-    cells = np.repeat(np.arange(clients), s) * len(sizes) + dealt
-    return size * np.bincount(cells, minlength=clients * len(sizes)).reshape(clients, len(sizes))
-
-
-def _running_shares(
-    alpha: float, shape: tuple[int, ...], rng: np.random.Generator, among: NDArray[np.bool_] | bool = True
-) -> NDArray[np.float64]:
-    """Cumulative Dir(alpha) shares along the last axis, 0 outside `among`, the last one exactly 1.
-
-    A gamma variate is another of shape alpha + 1 times u**(1/alpha); its logarithm never underflows. Given that some
-    are left out, the shares of the others have the same law as drawn for them alone.
-    """
-    alpha = max(alpha, 1e-300)
-    logs = np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
-    logs = np.where(among, logs, -inf)
-    running = np.cumsum(np.exp(logs - logs.max(axis=-1, keepdims=True)), axis=-1)
-    return running / running[..., -1:]
-
-
-class _Rule(NamedTuple):
-    table: Callable[[Ints, float, int, np.random.Generator], Ints]
-    example: str | None  # of its parameter, of which there may be none
-    by_class: bool = True
-
-
-_RULES = {
-    "iid": _Rule(_iid, None, by_class=False),
-    "lda": _Rule(_lda, "0.1"),
-    "dirichlet": _Rule(_dirichlet, "0.1"),
-    "shards": _Rule(_shards, "2"),
-    "pathological": _Rule(_pathological, "3"),
-}
 _SHORT = {"pat": "pathological", "path": "pathological"}
+_MODIFIERS = {"longtail": "0.5", "noise": "0.1", "rotate": "90"}
 
 
 def spelled(spec: str) -> str:
     """The one spelling of a partition.
 
-    >>> spelled("Pat:3.0"), spelled("IID")
-    ('pathological:3', 'iid')
+    >>> spelled("Pat:3.0"), spelled("IID"), spelled("lda:.1 + Rotate:90 + long-tail:0.5")
+    ('pathological:3', 'iid', 'lda:0.1+longtail:0.5+rotate:90')
     """
-    rule, parameter = _parse(spec)
-    name = next(name for name, known in _RULES.items() if known is rule)
-    return name if rule.example is None else f"{name}:{parameter:g}"
+    word = _parse(spec)
+    base = word.name if word.rule.example is None else f"{word.name}:{word.parameter:g}"
+    return "+".join([base, *(f"{name}:{value:g}" for name, value in word.modifiers.items())])
 
 
-def _parse(spec: str) -> tuple[_Rule, float]:
-    name, colon, text = str(spec).partition(":")
+def modifiers(spec: str) -> dict[str, float]:
+    """What is added to a partition's word, and its numbers."""
+    return _parse(spec).modifiers
+
+
+def is_natural(spec: str) -> bool:
+    """Whether the data say who holds what."""
+    return _parse(spec).rule.table is None
+
+
+def _parse(spec: str) -> _Word:
+    base, *added = re.split(r"\+(?=\s*[A-Za-z])", str(spec))
+    name, colon, text = base.partition(":")
     name = _SHORT.get(canonical(name), name)
     if canonical(name) == "dir":
         raise FedflatError(
             f"partition {spec!r} is ambiguous since code bases disagree on it: say dirichlet:{text or 0.1} "
             f"(equal sizes, classes refilled) or lda:{text or 0.1} (unequal sizes, every sample once)"
         )
-    name = find("partition", name, _RULES)
-    rule = _RULES[name]
-    if rule.example is None:
-        if colon:
-            raise FedflatError(f"partition {spec!r}: {name} takes no parameter")
-        return rule, 0.0
-    whole = rule.example.isdigit()
+    if canonical(name) in _MODIFIERS:
+        raise FedflatError(f"partition {spec!r}: {name} is added to a partition, as in lda:0.1+{base}")
+    name = find("partition", name, RULES)
+    rule, value = RULES[name], 0.0
+    if rule.example is not None:
+        value = _number(spec, name, text, rule.example)
+    elif colon:
+        raise FedflatError(f"partition {spec!r}: {name} takes no parameter")
+    return _Word(name, rule, value, _added(spec, added))
+
+
+def _added(spec: str, words: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, text = word.partition(":")
+        name = find("addition to a partition", name, _MODIFIERS)
+        if name in found:
+            raise FedflatError(f"partition {spec!r} has {name} twice")
+        found[name] = value = _number(spec, name, text, _MODIFIERS[name], whole=False)
+        if name == "longtail" and value > 1:
+            raise FedflatError(
+                f"partition {spec!r}: longtail is the share that the rarest class keeps, at most 1; "
+                f"for an imbalance of {value:g} to 1 say longtail:{1 / value:g}"
+            )
+        if name == "rotate" and 360 % value:
+            raise FedflatError(f"partition {spec!r}: rotate takes an angle that divides 360, as in rotate:90")
+    return {name: found[name] for name in _MODIFIERS if name in found}
+
+
+def _number(spec: str, name: str, text: str, example: str, whole: bool | None = None) -> float:
+    whole = example.isdigit() if whole is None else whole
     try:
         value = float(text)
     except ValueError:
         value = -inf
     if not 0 < value < inf or (whole and value % 1):
         kind = "whole number" if whole else "number"
-        raise FedflatError(f"partition {spec!r}: {name} takes a positive {kind}, as in {name}:{rule.example}")
-    return rule, value
+        raise FedflatError(f"partition {spec!r}: {name} takes a positive {kind}, as in {name}:{example}")
+    return value
 
 
-def _checked(labels: object, clients: Any) -> tuple[Ints, int]:
+def _checked(labels: object) -> Ints:
     if not isinstance(labels, Tensor):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             labels = torch.as_tensor(labels)
     if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in INTEGERS:
         found = f"{labels.dim()}-D {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise FedflatError(f"the labels must be a 1-D tensor of integers, not {found}")
+    return labels.numpy(force=True).astype(np.int64)
+
+
+def _count(clients: Any, samples: int) -> int:
     if isinstance(clients, bool) or not isinstance(clients, Integral) or int(clients) < 1:
         raise FedflatError(f"the number of clients must be a positive integer, not {clients!r}")
-    y, count = labels.numpy(force=True).astype(np.int64), int(clients)
-    if count > len(y):
-        raise FedflatError(f"{count} clients cannot share {len(y)} samples: there must be a sample for each")
-    return y, count
+    if int(clients) > samples:
+        raise FedflatError(f"{clients} clients cannot share {samples} samples: there must be a sample for each")
+    return int(clients)

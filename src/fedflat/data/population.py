@@ -1,25 +1,30 @@
-"""The clients' samples as resident tensors, checked once; a minibatch is a gather and, for pixels, a normalisation."""
+"""The clients' samples, checked once: resident tensors, or streams of what is too large; a minibatch is a gather."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedflat.errors import FedflatError
 
+from .augment import Augmentation
 from .federation import Federation
-from .normalise import channel_statistics, normalise
+from .inputs import Inputs
+from .skew import Skew
+from .stream import Stream, ahead
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some rows of two tensors; `rows` None stands for all."""
+    """Some rows of x and y; `rows` None stands for all. `skew` is what this client's inputs go through."""
 
-    x: Tensor
+    x: Tensor | Stream
     y: Tensor
     rows: Tensor | None = None
+    skew: Skew | None = None
 
     def __len__(self) -> int:
         return len(self.y) if self.rows is None else len(self.rows)
@@ -28,40 +33,42 @@ class Samples:
         """The samples at these places."""
         if self.rows is not None:
             rows = self.rows[rows]
+            if self.skew is not None:
+                return self.skew(self.x[rows], rows), self.y[rows]
         return self.x[rows], self.y[rows]
 
+    def minibatches(self, rows: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The samples at each of these places, in order; a stream reads the next ones ahead."""
+        return ahead(self.take, rows, self.x.threads) if isinstance(self.x, Stream) else map(self.take, rows)
 
-class Inputs:
-    """What happens to x on its way into the model: pixels are normalised, numbers take the model's type."""
-
-    def __init__(self, training: Iterable[Tensor], dtype: torch.dtype, device: torch.device):
-        arrays = list(training)
-        self.dtype = dtype
-        self.pixels = arrays[0].dtype == torch.uint8 and arrays[0].ndim >= 3
-        if self.pixels:
-            self.mean, self.std = (s.to(device) for s in channel_statistics(arrays))
-
-    @property
-    def statistics(self) -> dict[str, list[float]] | None:
-        """Mean and deviation of each channel of pixels in [0, 1], if pixels are normalised."""
-        return {"mean": self.mean.tolist(), "std": self.std.tolist()} if self.pixels else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.pixels:
-            return normalise(x, self.mean, self.std, self.dtype)
-        if x.is_floating_point() or x.dtype in (torch.uint8, torch.bool):
-            return x.to(self.dtype)
-        return x
+    def contents(self) -> Iterator[Tensor]:
+        """What tells these samples apart from others."""
+        yield self.x.fingerprint if isinstance(self.x, Stream) else self.x
+        yield self.y
+        if self.rows is not None:
+            yield self.rows
+        if self.skew is not None:
+            yield torch.tensor([self.skew.noise, self.skew.rotate, self.skew.seed, self.skew.client])
 
 
 class Population:
     """All clients: their samples, their sizes, and how inputs are prepared."""
 
-    def __init__(self, clients: Any, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        clients: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        form: Any = None,
+        augmentation: Augmentation | None = None,
+    ):
+        """`form` is the (channels, height, width) that the model asks for, if it does."""
+        counted: Tensor | None = None
         if isinstance(clients, Federation):
             x, y = _checked(clients.train, "the training data", device)
-            self.clients = [Samples(x, y, rows.to(device)) for rows in clients.parts]
+            self.clients = [Samples(x, y, rows.to(device), clients.skew(i)) for i, rows in enumerate(clients.parts)]
             arrays = [x]
+            counted = clients.kept if len(clients.kept) < len(y) else None
         else:
             self.clients = [Samples(*_checked(pair, f"client {i}", device)) for i, pair in enumerate(_items(clients))]
             arrays = [c.x for c in self.clients]
@@ -69,7 +76,7 @@ class Population:
         if 0 in self.sizes:
             raise FedflatError(f"client {self.sizes.index(0)} has no samples; leave it out or give it some")
         self._check_shapes()
-        self.inputs = Inputs(arrays, dtype, device)
+        self.inputs = Inputs(arrays, dtype, device, form, augmentation, counted)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -124,18 +131,21 @@ def _items(clients: Any) -> Sequence[Any]:
     return items
 
 
-def _checked(pair: Any, what: str, device: torch.device) -> tuple[Tensor, Tensor]:
+def _checked(pair: Any, what: str, device: torch.device) -> tuple[Tensor | Stream, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise FedflatError(f"{what} has to be a pair (x, y), not {type(pair).__name__}")
+    x, y = pair
+    x = Stream.of(x) if isinstance(x, np.memmap) else x
     try:
-        x, y = (torch.as_tensor(t).detach() for t in pair)
+        x = x if isinstance(x, Stream) else torch.as_tensor(x).detach()
+        y = torch.as_tensor(y).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise FedflatError(f"{what}: x and y have to be tensors or arrays ({error})") from None
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         found = f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}"
         raise FedflatError(f"{what}: x and y need one row for each sample, but {found}")
     for name, tensor in (("x", x), ("y", y)):
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             row = int(
                 (~tensor.isfinite()).flatten(1).any(1).nonzero()[0]
                 if tensor.ndim > 1
