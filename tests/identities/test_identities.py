@@ -155,7 +155,8 @@ def test_fedbabu_is_fedavg_of_a_model_with_a_frozen_head():
     model[-1].requires_grad_(False)
     found, expected = train("fedbabu"), train("fedavg", model=model)
     assert torch.equal(found.vector, expected.vector)
-    assert found.costs == expected.costs
+    assert {**found.costs, "flops": 1.0} == expected.costs
+    assert 0.9 < found.costs["flops"] < 1.0  # in units of FedAvg on its own model, whose head is trained
     assert torch.equal(found.model[-1].weight, model[-1].weight)
 
 
