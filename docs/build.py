@@ -28,8 +28,9 @@ STATUS = """# What each method is checked against
 
 Counted in the tests themselves. *Reference loop*: settings of hyper-parameters in which the method is held to a loop
 written from its paper, to 1e-12 in float64, each in {count} cases: {cases}. *Identities*: equations below in which it
-takes part. *Costs*: whether the measured ones are held to a row counted by hand. *Published number*: one that a
-recorded run has reached.
+takes part. *By construction*: equations whose two sides are the same parts, so that they pin a spelling and not a
+formula; they are not among the identities. *Costs*: whether the measured ones are held to a row counted by hand.
+*Published number*: one that a recorded run has reached.
 
 """
 
@@ -52,25 +53,29 @@ def written() -> dict[Path, str]:
 def status() -> str:
     """The page of what each method is checked against."""
     loops = _counted([expression] for _, _, expression in test_reference.ALGORITHMS)
-    equal = [*test_identities.IDENTITIES, *((name, "fedavg") for name in test_identities.FIRST_ROUND)]
-    identities = _counted(equal)
+    spellings = [row for row in test_identities.IDENTITIES if test_identities.by_construction(*row)]
+    formulas = [row for row in test_identities.IDENTITIES if row not in spellings]
+    identities = _counted([*formulas, *((name, "fedavg") for name in test_identities.FIRST_ROUND)])
+    constructed = _counted(spellings)
     rows = [
         (
             f"[`{name}`](methods/{name}.md)",
             str(loops[name] or "none"),
             str(identities[name] or "none"),
+            str(constructed[name] or "none"),
             "counted by hand" if name in test_cost.COST else "none",
             PUBLISHED.get(name, "not yet"),
         )
         for name in algorithms.names()
     ]
     first = [(f"`{name}`", "`fedavg`", "first round") for name in test_identities.FIRST_ROUND]
-    all_rounds = [(f"`{left}`", f"`{right}`", "every round") for left, right in test_identities.IDENTITIES]
+    all_rounds = [(f"`{left}`", f"`{right}`", "every round") for left, right in formulas]
+    constructions = [(f"`{left}`", f"`{right}`", "every round, by construction") for left, right in spellings]
     return (
         STATUS.format(count=len(test_reference.CASES), cases="; ".join(case.name for case in test_reference.CASES))
-        + pages.table(("method", "reference loop", "identities", "costs", "published number"), rows)
+        + pages.table(("method", "reference loop", "identities", "by construction", "costs", "published number"), rows)
         + "\n\n## The identities\n\n"
-        + pages.table(("left", "right", "equal in"), [*all_rounds, *first])
+        + pages.table(("left", "right", "equal in"), [*all_rounds, *first, *constructions])
         + "\n"
     )
 

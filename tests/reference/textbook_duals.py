@@ -5,6 +5,13 @@ from __future__ import annotations
 from textbook_loop import Algorithm, Client, Tensors, Vectors, Weights, each, kl, unit, weighted_sum, weights, zeros
 
 
+def population(q: Weights, dual_weights: str | None) -> Weights:
+    """The weights of mean_N for controls and duals: q_i, or 1/N with dual_weights="uniform"."""
+    if dual_weights not in (None, "uniform"):
+        raise ValueError(f"dual_weights is 'uniform' or None, not {dual_weights!r}")
+    return weights(dict.fromkeys(q, 1), "uniform") if dual_weights == "uniform" else q
+
+
 class FedProx(Algorithm):
     """D = G + mu (x - w)"""
 
@@ -18,8 +25,8 @@ class FedProx(Algorithm):
 class Scaffold(Algorithm):
     """D = G + c - c_i; c_i+ = c_i - c - D_i / (K_i eta); c += sum_S q_i (c_i+ - c_i)"""
 
-    def __init__(self, w0: Tensors, q: Weights) -> None:
-        self.q = q
+    def __init__(self, w0: Tensors, q: Weights, dual_weights: str | None = None) -> None:
+        self.q = population(q, dual_weights)
         self.c = zeros(w0)
         self.c_i = {i: zeros(w0) for i in q}
         self.dc: Vectors = {}
@@ -55,9 +62,7 @@ class FedDyn(Algorithm):
         dual_weights: str | None = None,
         quadratic: bool = True,
     ) -> None:
-        if dual_weights not in (None, "uniform"):
-            raise ValueError(f"dual_weights is 'uniform' or None, not {dual_weights!r}")
-        self.q = weights(dict.fromkeys(q, 1), "uniform") if dual_weights == "uniform" else q
+        self.q = population(q, dual_weights)
         self.lam, self.quadratic = lam, quadratic
         self.h = {i: zeros(w0) for i in q}
 
@@ -75,8 +80,8 @@ class FedDyn(Algorithm):
 class FedDC(Algorithm):
     """D = G + c - c_i + lam h_i + lam (x - w): controls as SCAFFOLD, duals and server as FedDyn."""
 
-    def __init__(self, w0: Tensors, q: Weights, lam: float = 0.1) -> None:
-        self.q, self.lam = q, lam
+    def __init__(self, w0: Tensors, q: Weights, lam: float = 0.1, dual_weights: str | None = None) -> None:
+        self.q, self.lam = population(q, dual_weights), lam
         self.c = zeros(w0)
         self.c_i = {i: zeros(w0) for i in q}
         self.dc: Vectors = {}
@@ -109,8 +114,8 @@ class FedDC(Algorithm):
 class FedGamma(Scaffold):
     """SCAFFOLD with G = g(x + rho unit(g(x)))"""
 
-    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1) -> None:
-        super().__init__(w0, q)
+    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1, dual_weights: str | None = None) -> None:
+        super().__init__(w0, q, dual_weights)
         self.rho = rho
 
     def gradient(self, client: Client, x: Tensors) -> Tensors:
@@ -120,8 +125,10 @@ class FedGamma(Scaffold):
 class FedSpeed(FedDyn):
     """FedDyn with G = g(x + rho unit(g(x)))"""
 
-    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1, lam: float = 0.1) -> None:
-        super().__init__(w0, q, lam)
+    def __init__(
+        self, w0: Tensors, q: Weights, rho: float = 0.1, lam: float = 0.1, dual_weights: str | None = None
+    ) -> None:
+        super().__init__(w0, q, lam, dual_weights)
         self.rho = rho
 
     def gradient(self, client: Client, x: Tensors) -> Tensors:
@@ -134,8 +141,16 @@ class FedSMOO(FedDyn):
     sign = -1 is the published code's g - mu_i - s, sign = +1 the optimality condition's s + (g - mu_i).
     """
 
-    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1, lam: float = 0.1, sign: int = -1) -> None:
-        super().__init__(w0, q, lam)
+    def __init__(
+        self,
+        w0: Tensors,
+        q: Weights,
+        rho: float = 0.1,
+        lam: float = 0.1,
+        sign: int = -1,
+        dual_weights: str | None = None,
+    ) -> None:
+        super().__init__(w0, q, lam, dual_weights)
         self.rho, self.sign = rho, sign
         self.mu = {i: zeros(w0) for i in q}
         self.s = zeros(w0)
@@ -166,8 +181,9 @@ class FedGMT(FedDyn):
         gamma: float = 1.0,
         tau: float = 3.0,
         lam: float = 0.1,
+        dual_weights: str | None = None,
     ) -> None:
-        super().__init__(w0, q, lam, quadratic=False)
+        super().__init__(w0, q, lam, dual_weights, quadratic=False)
         self.alpha, self.gamma, self.tau = alpha, gamma, tau
         self.E = w0
 
@@ -190,9 +206,17 @@ class FedGloSS(Algorithm):
     """
 
     def __init__(
-        self, w0: Tensors, q: Weights, rho: float = 0.15, rho_l: float = 0.15, beta: float = 10.0, ramp: int = 0
+        self,
+        w0: Tensors,
+        q: Weights,
+        rho: float = 0.15,
+        rho_l: float = 0.15,
+        beta: float = 10.0,
+        ramp: int = 0,
+        dual_weights: str | None = None,
     ) -> None:
-        self.q, self.rho, self.rho_l, self.beta, self.ramp = q, rho, rho_l, beta, ramp
+        self.q = population(q, dual_weights)
+        self.rho, self.rho_l, self.beta, self.ramp = rho, rho_l, beta, ramp
         self.t = -1
         self.Dbar = zeros(w0)
         self.h = {i: zeros(w0) for i in q}

@@ -66,13 +66,25 @@ class MoFedSAM(FedCM):
 
 
 class GlobalAscent:
-    """FedLESAM's G = g(x + rho unit(w_prev - w)): w_prev the model that the client received when it was last active."""
+    """FedLESAM's G = g(x + rho unit(w_prev - w)): w_prev the model that the client received when it was last active.
 
-    rho: float
-    w_prev: Vectors
+    displacement="round": w_prev is the server's model of the round before, for all clients alike.
+    """
+
+    def ascend(self, rho: float, displacement: str) -> None:
+        if displacement not in ("own", "round"):
+            raise ValueError(f"displacement is 'own' or 'round', not {displacement!r}")
+        self.rho, self.displacement = rho, displacement
+        self.w_prev: Vectors = {}
+        self.models: list[Tensors] = []
+
+    def open(self, w: Tensors, active: list[int]) -> None:
+        self.models.append(w)
+        super().open(w, active)
 
     def gradient(self, client: Client, x: Tensors) -> Tensors:
-        w_prev = self.w_prev.get(client.i, client.w)
+        last = self.w_prev.get(client.i, client.w)
+        w_prev = last if self.displacement == "own" else self.models[-2:][0]
         e = each(lambda u: self.rho * u, unit(each(lambda w_prev, w: w_prev - w, w_prev, client.w)))
         return client.g(each(lambda x, e: x + e, x, e))
 
@@ -84,24 +96,34 @@ class GlobalAscent:
 class FedLESAM(GlobalAscent, Algorithm):
     """D = G"""
 
-    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1) -> None:
-        self.rho, self.w_prev = rho, {}
+    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1, displacement: str = "own") -> None:
+        self.ascend(rho, displacement)
 
 
 class FedLESAMS(GlobalAscent, Scaffold):
     """SCAFFOLD with FedLESAM's G"""
 
-    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1) -> None:
-        super().__init__(w0, q)
-        self.rho, self.w_prev = rho, {}
+    def __init__(
+        self, w0: Tensors, q: Weights, rho: float = 0.1, displacement: str = "own", dual_weights: str | None = None
+    ) -> None:
+        super().__init__(w0, q, dual_weights)
+        self.ascend(rho, displacement)
 
 
 class FedLESAMD(GlobalAscent, FedDyn):
     """FedDyn with FedLESAM's G"""
 
-    def __init__(self, w0: Tensors, q: Weights, rho: float = 0.1, lam: float = 0.1) -> None:
-        super().__init__(w0, q, lam)
-        self.rho, self.w_prev = rho, {}
+    def __init__(
+        self,
+        w0: Tensors,
+        q: Weights,
+        rho: float = 0.1,
+        lam: float = 0.1,
+        displacement: str = "own",
+        dual_weights: str | None = None,
+    ) -> None:
+        super().__init__(w0, q, lam, dual_weights)
+        self.ascend(rho, displacement)
 
 
 class FedNSAM(Algorithm):
