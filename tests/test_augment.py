@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import fedflat as ff
 from fedflat.data.augment import Augmentation, Crop, Cutout, Flip, augmentation
 from fedflat.data.inputs import Inputs
+from fedflat.data.population import Samples
 from fedflat.errors import FedflatError
 from fedflat.feed import LocalData
 from fedflat.seeds import generator
@@ -268,9 +269,7 @@ def test_images_only(digits):
 def test_without_augmentation_nothing_is_drawn(digits):
     inputs = Inputs([digits.train[0]], torch.float32, torch.device("cpu"))
     assert inputs.draws([range(5)], None) is None
-    data = LocalData(
-        SimpleNamespace(minibatches=lambda rows: iter([(digits.train[0][:2], digits.train[1][:2])])), [[0]], inputs, 1
-    )
+    data = LocalData(Samples(*digits.train), [np.arange(2)], inputs, 1)
     assert torch.equal(next(iter(data))[0].x, inputs(digits.train[0][:2]))
 
 

@@ -182,7 +182,7 @@ def _serve(
 ) -> None:
     """A worker's life: it ends when the line closes, or with the process that forked it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # both are for the program; its end is the worker's
     ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
