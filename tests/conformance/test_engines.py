@@ -99,3 +99,15 @@ def test_the_engine_is_predicted_from_counts(monkeypatch):
         ff.engines.choose("processes:2", cuda=True, active=10, work=lambda: (0, 0))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose(cuda=False, work=lambda: (1e6, 1e12)).name == "serial"
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_run_that_is_gone_on_with_is_the_run_that_never_stopped(name, tmp_path):
+    train(name, model=network(norm=True), rounds=2, out=tmp_path)
+    resumed = train(name, model=network(norm=True), out=tmp_path, resume=True, engine="processes:2")
+    whole = serial(name)
+    assert torch.equal(resumed.vector, whole.vector)
+    assert [{**row, "seconds": 0} for row in resumed.history] == [{**row, "seconds": 0} for row in whole.history]
+    for client, memory in whole.memories.items():
+        for key, value in memory.items():
+            assert torch.equal(value, resumed.memories[client][key]), (client, key)
