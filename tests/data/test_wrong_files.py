@@ -151,7 +151,7 @@ def link(name, target, kind):
     [
         ("../evil", "holds '../evil', which leads out of its folder"),
         ("cifar-10-batches-bin/../../evil", "which leads out of its folder"),
-        ("/tmp/evil-fedflat", "which leads out of its folder"),
+        ("/evil-fedflat", "which leads out of its folder"),
         ("C:\\evil", "which leads out of its folder"),
         (link("cifar-10-batches-bin/x", "/etc", tarfile.SYMTYPE), "which is a link or a device"),
         (link("cifar-10-batches-bin/x", "../../evil", tarfile.LNKTYPE), "which is a link or a device"),
