@@ -31,7 +31,7 @@ from .engine import Assignments, Results, Work, keep_pages
 from .wire import Arena, Header, Wire
 
 PDEATHSIG = 1
-PATIENCE = 1.0, 2.0, 4.0, 8.0, 16.0  # seconds that workers have to get ready, each time they are forked
+PATIENCE = 4.0, 4.0, 8.0, 16.0  # seconds that workers have to get ready, each time they are forked
 
 
 def available() -> bool:
